@@ -1,0 +1,42 @@
+//! Write a Salt returner plugin for returnerd.
+//!
+//! Implement [`Returner`], and [`JobCache`] or [`EventReturner`] where the outside system can do more, describe
+//! the plugin in a `manifest.toml`, and name both in [`export!`]. Build with
+//! `cargo build --target wasm32-wasip2`: the `.wasm` file is the plugin.
+//!
+//! Functions are async and run on a current-thread tokio runtime inside the sandbox; ordinary drivers work there,
+//! as far as the operator granted them the network. Outside wasm the same code runs natively, for tests.
+
+pub mod bindings;
+mod error;
+mod export;
+mod load;
+mod returner;
+mod session;
+
+pub use bindings::jobs::exports::salt::returner::jobs::{
+    JidsFilter, PurgeRequest, Purged, StoredLoad, StoredReturn,
+};
+pub use bindings::lifecycle::exports::salt::returner::lifecycle::Config;
+pub use bindings::lifecycle::salt::returner::types::{
+    Event, Failure, JobLoad, JobReturn, LoadKind, RetryInfo, Verdict,
+};
+pub use error::{Error, Result};
+pub use load::{clean_load, merge_load};
+pub use returner::{Context, EventReturner, JobCache, Returner};
+pub use session::Session;
+pub use {serde, serde_json, tokio};
+
+/// What a plugin usually needs.
+pub mod prelude {
+    pub use crate::{
+        Context, Error, Event, EventReturner, JidsFilter, JobCache, JobLoad, JobReturn, LoadKind, PurgeRequest,
+        Purged, Result, Returner, StoredLoad, StoredReturn, Verdict,
+    };
+    pub use serde::Deserialize;
+}
+
+/// The verdicts of a batch that was stored as a whole.
+pub fn all_stored<T>(records: &[T]) -> Vec<Verdict> {
+    records.iter().map(|_| Verdict::Stored).collect()
+}
