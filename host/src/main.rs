@@ -1,1 +1,5 @@
-fn main() {}
+//! The program: arguments and exit code only.
+
+fn main() -> std::process::ExitCode {
+    returnerd::cli::run()
+}

@@ -1,1 +1,15 @@
+//! What the end-to-end tests are made of: a real Salt, a real daemon, a raw client of its socket.
+//!
+//! Everything started here listens on loopback with ports of its own, lives in a scratch directory, and ends with the
+//! value that stands for it, also when the test fails or its process is killed. Nothing is skipped quietly: what is
+//! missing panics with the command that brings it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "support for tests")]
 
+pub mod client;
+pub mod daemon;
+pub mod env;
+pub mod mariadb;
+pub mod proc;
+pub mod salt;
+pub mod salt_config;
+pub mod wait;

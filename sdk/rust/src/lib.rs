@@ -11,6 +11,7 @@ pub mod bindings;
 mod error;
 mod export;
 mod load;
+mod net;
 mod returner;
 mod session;
 
@@ -23,6 +24,7 @@ pub use bindings::lifecycle::salt::returner::types::{
 };
 pub use error::{Error, Result};
 pub use load::{clean_load, merge_load};
+pub use net::resolve;
 pub use returner::{Context, EventReturner, JobCache, Returner};
 pub use session::Session;
 pub use {serde, serde_json, tokio};
@@ -30,8 +32,8 @@ pub use {serde, serde_json, tokio};
 /// What a plugin usually needs.
 pub mod prelude {
     pub use crate::{
-        Context, Error, Event, EventReturner, JidsFilter, JobCache, JobLoad, JobReturn, LoadKind, PurgeRequest,
-        Purged, Result, Returner, StoredLoad, StoredReturn, Verdict,
+        Context, Error, Event, EventReturner, JidsFilter, JobCache, JobLoad, JobReturn, LoadKind,
+        PurgeRequest, Purged, Result, Returner, StoredLoad, StoredReturn, Verdict,
     };
     pub use serde::Deserialize;
 }

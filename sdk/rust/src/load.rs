@@ -16,12 +16,12 @@ const END_TIME: &str = "EndTime";
 /// A published load replaces a stub and is itself kept; minions are united and sorted; the latest end time stands.
 /// An existing text that is no JSON object (something else wrote it) counts as a stub.
 pub fn merge_load(existing: Option<&str>, incoming: &JobLoad) -> Option<String> {
-    let old = existing.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    let old = existing.and_then(parse);
     let old_is_stub = old.as_ref().is_none_or(|map| map.contains_key(STUB));
     let mut new = match &old {
         Some(map) if !(old_is_stub && incoming.kind == LoadKind::Published) => map.clone(),
         _ => {
-            let mut map = serde_json::from_str::<Map<String, Value>>(&incoming.document).unwrap_or_default();
+            let mut map = parse(&incoming.document).unwrap_or_default();
             if incoming.kind == LoadKind::Published {
                 map.remove(STUB);
             } else {
@@ -52,13 +52,22 @@ pub fn clean_load(document: &str) -> String {
     if !document.contains(STUB) {
         return document.to_owned();
     }
-    match serde_json::from_str::<Map<String, Value>>(document) {
-        Ok(mut map) => {
+    match parse(document) {
+        Some(mut map) => {
             map.remove(STUB);
             to_text(&Value::Object(map))
         }
-        Err(_) => document.to_owned(),
+        None => document.to_owned(),
     }
+}
+
+/// An object nested up to the 1,000 levels of the contract, which is more than serde_json reads by itself.
+fn parse(text: &str) -> Option<Map<String, Value>> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    deserializer.disable_recursion_limit();
+    let map = serde::Deserialize::deserialize(&mut deserializer).ok()?;
+    deserializer.end().ok()?;
+    Some(map)
 }
 
 fn names(map: Option<&Map<String, Value>>) -> impl Iterator<Item = String> {
@@ -79,10 +88,18 @@ fn to_text(value: &Value) -> String {
 struct PythonSpacing;
 
 impl serde_json::ser::Formatter for PythonSpacing {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }
     fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
@@ -133,7 +150,10 @@ mod tests {
         let mut addition = load(LoadKind::Addition, "{}", &["m3", "m1"]);
         addition.end_time = Some("2026, Dec 01 03:31:40.000000".into());
         let merged = merge_load(Some(r#"{"fun": "f", "Minions": ["m1"]}"#), &addition).expect("it changes");
-        assert_eq!(merged, r#"{"fun": "f", "Minions": ["m1", "m3"], "EndTime": "2026, Dec 01 03:31:40.000000"}"#);
+        assert_eq!(
+            merged,
+            r#"{"fun": "f", "Minions": ["m1", "m3"], "EndTime": "2026, Dec 01 03:31:40.000000"}"#
+        );
         addition.end_time = Some("2026, Dec 01 03:31:39.000000".into());
         assert_eq!(merge_load(Some(&merged), &addition), None);
     }
@@ -142,6 +162,12 @@ mod tests {
     fn an_unreadable_stored_load_is_replaced() {
         let merged = merge_load(Some("\"{}\""), &load(LoadKind::Published, r#"{"fun": "f"}"#, &[]));
         assert_eq!(merged.as_deref(), Some(r#"{"fun": "f"}"#));
+    }
+
+    #[test]
+    fn a_deeply_nested_load_is_kept() {
+        let deep = format!(r#"{{"fun": "f", "arg": {}1{}}}"#, "[".repeat(900), "]".repeat(900));
+        assert_eq!(merge_load(None, &load(LoadKind::Published, &deep, &[])).as_deref(), Some(deep.as_str()));
     }
 
     #[test]

@@ -41,7 +41,9 @@ pub trait Returner: Sized + 'static {
         for ret in returns {
             let result = self.store(ret).await;
             // With nothing stored yet a retry may be the connection's fault: failing the call opens a new one.
-            if let (Err(error @ (Error::Retry { .. } | Error::Fatal(_))), true) = (&result, verdicts.is_empty()) {
+            if let (Err(error @ (Error::Retry { .. } | Error::Fatal(_))), true) =
+                (&result, verdicts.is_empty())
+            {
                 return Err(error.clone());
             }
             verdicts.push(result.into());

@@ -52,7 +52,8 @@ impl<T: Returner> Session<T> {
     /// Runs one function of the plugin, after opening it again if the last call lost its connection.
     pub fn call<R>(&self, function: impl AsyncFnOnce(&mut T) -> Result<R>) -> Result<R, Failure> {
         let mut slot = self.inner.borrow_mut();
-        let inner = slot.as_mut().ok_or_else(|| Error::fatal("the plugin was called before it was opened"))?;
+        let inner =
+            slot.as_mut().ok_or_else(|| Error::fatal("the plugin was called before it was opened"))?;
         inner.connect()?;
         let Some(returner) = inner.returner.as_mut() else {
             return Err(Error::fatal("the plugin did not open").into());

@@ -1,0 +1,68 @@
+# returnerd: `make demo` shows it with a real Salt, `make test` runs every test. Both do all set-up themselves.
+# Settings, as `make test NAME=value` or from the environment:
+#   RETURNERD_CACHE   where set-up keeps what it installs (~/.cache/returnerd)
+#   CARGO_TARGET_DIR  where cargo builds ($(RETURNERD_CACHE)/target)
+#   DENY=install      lets `make test` install cargo-deny, which takes minutes
+
+SHELL := /bin/bash
+RETURNERD_CACHE ?= $(HOME)/.cache/returnerd
+CARGO_TARGET_DIR ?= $(RETURNERD_CACHE)/target
+export RETURNERD_CACHE CARGO_TARGET_DIR
+
+SALT_VERSIONS := 3008.4 3006.26
+
+# Debian packages, each with the command or file that shows it is there.
+PACKAGES := gcc:cc \
+	clang-19:clang-19 llvm-19:llvm-ar-19 wasi-libc:/usr/include/wasm32-wasi/stdio.h \
+	mariadb-server:mariadbd
+
+# Tests with servers take memory: not as many at once as a large machine has cores.
+RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+export RUST_TEST_THREADS
+
+# Continuous integration takes the dependencies exactly as they were committed.
+LOCKED := $(if $(CI),--locked)
+# A program of the tests' crate: it finds the daemon and the plugins by itself.
+PROGRAM = cargo run --quiet $(LOCKED) --package returnerd-tests --bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build plugins demo test test-rust test-python fmt lint deny clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: ## install what building and testing need, if it is missing
+	@tests/setup/packages.sh $(PACKAGES)
+	@tests/setup/wasm.sh
+	@for version in $(SALT_VERSIONS); do tests/setup/salt.sh $$version || exit 1; done
+
+build: setup ## the daemon
+	cargo build $(LOCKED) --package returnerd
+
+plugins: setup ## every plugin, into $CARGO_TARGET_DIR/plugins
+	tests/setup/plugins.sh
+
+demo: build plugins ## a real Salt's returns through the daemon into SQLite and back
+	$(PROGRAM) demo
+
+test: lint build plugins test-rust test-python deny ## everything that must pass
+
+test-rust: build plugins ## unit tests and end-to-end tests
+	cargo test $(LOCKED) --workspace
+
+test-python: setup ## the shim's tests, with the Python of each Salt
+	tests/setup/python-tests.sh $(SALT_VERSIONS)
+
+fmt: ## format the code
+	cargo fmt --all
+
+lint: setup ## format and clippy, warnings denied
+	cargo fmt --all --check
+	cargo clippy $(LOCKED) --workspace --all-targets --quiet -- --deny warnings
+
+deny: ## licences, sources and advisories of the dependencies
+	@tests/setup/deny.sh
+
+clean: ## remove what was built; what set-up installed stays
+	cargo clean

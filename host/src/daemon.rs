@@ -1,0 +1,165 @@
+//! The daemon as a whole: puts the parts together, handles signals, and stops in order.
+//!
+//! Order of the stop: no new connections or inbox files; lanes finish their call within a limit; the spool closes cleanly. What was
+//! accepted and not delivered stays in the spool.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::Config;
+use crate::dispatch::{Dispatch, Shared};
+use crate::intake::{self, Intake, IntakeError};
+use crate::observe::chain;
+use crate::plugin::engine::{EngineError, Host};
+use crate::plugin::registry::{self, Registry};
+use crate::spool::{Spool, SpoolError};
+
+/// Why the daemon could not start or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// A directory.
+    #[error("cannot use the directory `{}`; hint: `returnerd init` makes the directories", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// A directory of secrets or native code that others may write to.
+    #[error("the directory `{}` can be written to by others (mode {mode:o}); hint: `chmod go-w` it", path.display())]
+    Writable {
+        /// The directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The spool.
+    #[error("cannot open the spool")]
+    Spool(#[from] SpoolError),
+    /// The socket.
+    #[error(transparent)]
+    Intake(#[from] IntakeError),
+    /// Signals.
+    #[error("cannot wait for signals")]
+    Signals(#[source] std::io::Error),
+}
+
+/// The directory of compiled plugins: native code, so nobody else may write to it.
+pub fn cache_dir(config: &Config) -> PathBuf {
+    config.state_dir.join("cache")
+}
+
+/// The directory of the spool.
+pub fn spool_dir(config: &Config) -> PathBuf {
+    config.state_dir.join("spool")
+}
+
+/// Makes a directory that only the daemon's user can enter, or checks that nobody else can write to it.
+pub fn private_dir(path: &Path) -> Result<(), DaemonError> {
+    let error = |source| DaemonError::Directory { path: path.to_owned(), source };
+    if !path.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(error)?;
+    }
+    let mode = std::fs::metadata(path).map_err(error)?.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(DaemonError::Writable { path: path.to_owned(), mode });
+    }
+    Ok(())
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(config: Config) -> Result<(), DaemonError> {
+    let started = Instant::now();
+    let config = Arc::new(config);
+    private_dir(&config.state_dir)?;
+    private_dir(&cache_dir(&config))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(DaemonError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(DaemonError::Signals)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(DaemonError::Signals)?;
+
+    let (spool, recovery) = Spool::open(&spool_dir(&config), spool_limits(&config)).await?;
+    for line in recovery.lines() {
+        tracing::error!("{line}");
+    }
+    let host = Host::new(Some(&cache_dir(&config)))?;
+    let registry = Arc::new(Registry::new(host, config.clone()));
+    let first_look = registry.clone();
+    if let Err(error) = tokio::task::spawn_blocking(move || first_look.scan()).await {
+        tracing::error!(%error, "looking at the plugins directory failed");
+    }
+
+    let (stop, stopped) = watch::channel(false);
+    let (rescan, rescans) = mpsc::channel(1);
+    let watcher = tokio::spawn(registry::watch(registry.clone(), rescans, stopped.clone()));
+    let shared = Arc::new(Shared { config: ArcSwap::from(config.clone()), registry: registry.clone(), spool: spool.clone() });
+    let dispatch = Dispatch::start(shared.clone(), stopped.clone()).await?;
+    let intake = Arc::new(Intake::new(dispatch.clone(), rescan.clone()));
+    let listener = intake::server::bind(&config)?;
+    let server = tokio::spawn(intake::server::serve(listener, intake.clone(), stopped.clone()));
+    let inbox = tokio::spawn(intake::inbox::watch(intake.clone(), stopped.clone()));
+    tracing::info!(
+        socket = %config.socket.display(),
+        plugins = registry.plugins().len(),
+        ready_after_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "ready"
+    );
+
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => reload(&shared, &rescan).await,
+        }
+    }
+    tracing::info!("stopping");
+    let _ = stop.send(true);
+    let limit = shared.config.load().delivery.stop_within;
+    let _ = tokio::time::timeout(Duration::from_secs(5), async { tokio::join!(server, inbox, watcher) }).await;
+    dispatch.finish(limit).await;
+    spool.close().await;
+    let _ = std::fs::remove_file(&config.socket);
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Rereads `returnerd.toml`. A file with a fault changes nothing.
+async fn reload(shared: &Shared, rescan: &mpsc::Sender<()>) {
+    let before = shared.config.load_full();
+    match Config::load(&before.path) {
+        Ok(config) => {
+            for (key, old, new) in [
+                ("state_dir", &before.state_dir, &config.state_dir),
+                ("socket", &before.socket, &config.socket),
+                ("plugins_dir", &before.plugins_dir, &config.plugins_dir),
+                ("inbox", &before.inbox, &config.inbox),
+            ] {
+                if old != new {
+                    tracing::warn!("`{key}` changed; hint: it takes effect when the daemon is started anew");
+                }
+            }
+            let config = Arc::new(config);
+            shared.registry.reconfigure(config.clone());
+            shared.config.store(config);
+            let _ = rescan.send(()).await;
+            tracing::info!("configuration reread");
+        }
+        Err(error) => tracing::error!("the configuration is kept as it was: {}", chain(&error)),
+    }
+}
+
+fn spool_limits(config: &Config) -> crate::spool::Limits {
+    crate::spool::Limits {
+        max_bytes: config.spool.max_size,
+        max_dead_bytes: config.spool.max_dead_size,
+        ..crate::spool::Limits::default()
+    }
+}

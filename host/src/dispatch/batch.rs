@@ -1,0 +1,141 @@
+//! What one batch of a lane consists of, and how the verdicts on it become settlements.
+//!
+//! Invariants: every item of the batch gets exactly one settlement or stays untouched in the lane; loads of one job are joined, so a jid
+//! comes once per call; a return whose job has no known load is preceded by a stub.
+
+use std::collections::{HashMap, HashSet};
+
+use super::recent::join_loads;
+use crate::item::{Event, JobLoad, JobReturn, Record};
+use crate::salt::records::stub_load;
+use crate::spool::Item;
+
+/// A record with the items it came from: none for a stub the host made, several for joined loads.
+#[derive(Debug, Clone)]
+pub struct Entry<R> {
+    /// Positions in the batch's items.
+    pub items: Vec<usize>,
+    /// The record.
+    pub record: R,
+}
+
+/// A batch, sorted by kind.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The items as leased.
+    pub items: Vec<Item>,
+    /// Loads, by job.
+    pub loads: Vec<Entry<JobLoad>>,
+    /// Returns.
+    pub returns: Vec<Entry<JobReturn>>,
+    /// Events.
+    pub events: Vec<Entry<Event>>,
+    /// Items that cannot be read, each with the reason.
+    pub unreadable: Vec<(usize, String)>,
+}
+
+impl Batch {
+    /// Sorts items. `has_load` tells whether a job's load is known to be stored, `jobs` whether the plugin stores loads at all.
+    pub fn new(items: Vec<Item>, jobs: bool, has_load: impl Fn(&str) -> bool) -> Self {
+        let mut batch = Self::default();
+        let mut by_jid: HashMap<String, usize> = HashMap::new();
+        for (at, item) in items.iter().enumerate() {
+            match Record::from_bytes(&item.body) {
+                Ok(Record::Load(load)) => match by_jid.get(&load.jid) {
+                    Some(&slot) => {
+                        let entry: &mut Entry<JobLoad> = &mut batch.loads[slot];
+                        entry.record = join_loads(entry.record.clone(), load);
+                        entry.items.push(at);
+                    }
+                    None => {
+                        by_jid.insert(load.jid.clone(), batch.loads.len());
+                        batch.loads.push(Entry { items: vec![at], record: load });
+                    }
+                },
+                Ok(Record::Return(ret)) => batch.returns.push(Entry { items: vec![at], record: ret }),
+                Ok(Record::Event(event)) => batch.events.push(Entry { items: vec![at], record: event }),
+                Err(error) => batch.unreadable.push((at, crate::observe::chain(&error))),
+            }
+        }
+        if jobs {
+            let mut stubs = HashSet::new();
+            for entry in &batch.returns {
+                let jid = &entry.record.jid;
+                if !by_jid.contains_key(jid) && !has_load(jid) && stubs.insert(jid.clone()) {
+                    batch.loads.push(Entry { items: vec![], record: stub_load(&entry.record) });
+                }
+            }
+        }
+        batch.items = items;
+        batch
+    }
+
+    /// A job id of the batch, for a log line.
+    pub fn any_jid(&self) -> &str {
+        self.items.iter().map(|item| item.jid.as_str()).find(|jid| !jid.is_empty()).unwrap_or("-")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item::LoadKind;
+
+    fn load(kind: LoadKind, minions: &[&str]) -> Record {
+        Record::Load(JobLoad {
+            jid: "1".into(),
+            kind,
+            document: format!("{{\"kind\": \"{kind:?}\"}}"),
+            minions: minions.iter().map(|m| (*m).to_owned()).collect(),
+            end_time: None,
+            arrived_ms: 0,
+        })
+    }
+
+    fn ret(jid: &str) -> Record {
+        Record::Return(JobReturn {
+            jid: jid.into(),
+            minion: "m1".into(),
+            resource_id: None,
+            fun: "test.ping".into(),
+            fun_args: "[]".into(),
+            value: "true".into(),
+            document: "{}".into(),
+            success: None,
+            retcode: None,
+            trimmed: false,
+            arrived_ms: 0,
+        })
+    }
+
+    fn items(records: &[Record]) -> Vec<Item> {
+        records.iter().map(|record| Item { body: record.to_bytes().unwrap(), ..Item::default() }).collect()
+    }
+
+    #[test]
+    fn loads_of_one_job_are_joined() {
+        let records = [load(LoadKind::Stub, &["m1"]), load(LoadKind::Published, &["m2"]), load(LoadKind::Addition, &["m3"])];
+        let batch = Batch::new(items(&records), true, |_| false);
+        assert_eq!(batch.loads.len(), 1);
+        assert_eq!(batch.loads[0].items, [0, 1, 2]);
+        assert_eq!(batch.loads[0].record.kind, LoadKind::Published);
+        assert_eq!(batch.loads[0].record.minions, ["m1", "m2", "m3"]);
+    }
+
+    #[test]
+    fn a_return_without_a_load_is_preceded_by_one_stub() {
+        let batch = Batch::new(items(&[ret("7"), ret("7"), ret("8")]), true, |jid| jid == "8");
+        assert_eq!(batch.loads.len(), 1);
+        assert_eq!((batch.loads[0].record.jid.as_str(), batch.loads[0].record.kind), ("7", LoadKind::Stub));
+        assert!(batch.loads[0].items.is_empty());
+        assert!(Batch::new(items(&[ret("7")]), false, |_| false).loads.is_empty());
+    }
+
+    #[test]
+    fn an_unreadable_item_does_not_spoil_the_batch() {
+        let mut all = items(&[ret("7")]);
+        all.push(Item { body: vec![99, 1, 2], ..Item::default() });
+        let batch = Batch::new(all, false, |_| false);
+        assert_eq!((batch.returns.len(), batch.unreadable.len()), (1, 1));
+    }
+}

@@ -1,0 +1,440 @@
+//! One sink's lane: takes batches from the spool, has them delivered, settles them, and waits when that does not work.
+//!
+//! Invariants: a lane touches no other lane; an item is settled only by a verdict, by expiry after a try that failed, or because it
+//! cannot be read; while the outside system is away nothing is written to the spool, the items simply stay.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+
+use super::Shared;
+use super::backoff::Backoff;
+use super::batch::{Batch, Entry};
+use super::health::State;
+use super::sink::Sink;
+use crate::item::{Event, JobLoad, JobReturn};
+use crate::observe::chain;
+use crate::plugin::Plugin;
+use crate::plugin::bindings::types::{Failure, Verdict};
+use crate::plugin::instance::{CallError, Instance};
+use crate::plugin::pool::{OpenError, Use};
+use crate::spool::{BatchLimits, DeadClass, Settlement};
+
+/// Crashes in a row, without anything stored between them, after which a plugin is left alone.
+const QUARANTINE_AFTER: u32 = 8;
+
+/// How long a plugin that says it cannot work is left before it is asked again.
+const FAULTY_PAUSE: Duration = Duration::from_secs(30);
+
+/// How a round ended.
+enum Round {
+    /// Something was settled, or nothing was there.
+    Done,
+    /// The lane must wait: what happened, and the earliest next try if the plugin named one.
+    Failed { cause: String, operation: &'static str, kind: Trouble },
+}
+
+enum Trouble {
+    Away { after: Option<Duration> },
+    Faulty,
+    Crash,
+}
+
+/// Runs a lane until the daemon stops.
+pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::Receiver<bool>) {
+    let delivery = shared.config.load().delivery.clone();
+    let mut backoff = Backoff::new(delivery.first_retry, delivery.longest_retry);
+    let mut plugins = shared.registry.subscribe();
+    let mut cap = usize::MAX;
+    let mut crashes = 0;
+    loop {
+        if *stop.borrow() {
+            return;
+        }
+        plugins.mark_unchanged();
+        let Some(plugin) = shared.registry.find(&sink.plugin) else {
+            let depth = shared.spool.lane(sink.id).depth;
+            if depth > 0 {
+                let cause = format!("no plugin `{}` is loaded; hint: put `{}.wasm` into the plugins directory", sink.plugin, sink.plugin);
+                sink.health.trouble(State::Faulty, "load", "-", &cause);
+            }
+            tokio::select! {
+                _ = stop.changed() => return,
+                _ = plugins.changed() => {}
+                () = sink.wake.notified(), if depth == 0 => {}
+            }
+            continue;
+        };
+        if !wait_for_work(&shared, &sink, &plugin, &mut stop).await {
+            continue;
+        }
+        match round(&shared, &sink, &plugin, cap).await {
+            Round::Done => {
+                backoff.reset();
+                crashes = 0;
+                cap = cap.saturating_mul(2);
+            }
+            Round::Failed { cause, operation, kind } => {
+                let mut pause = backoff.next();
+                let state = match kind {
+                    Trouble::Away { after } => {
+                        pause = pause.max(after.unwrap_or_default());
+                        State::Down { until: Instant::now() + pause }
+                    }
+                    Trouble::Faulty => {
+                        pause = FAULTY_PAUSE;
+                        State::Faulty
+                    }
+                    Trouble::Crash => {
+                        crashes += 1;
+                        sink.health.count(|counts| counts.crashes += 1);
+                        // One record may be what the plugin dies of: smaller batches find out which, and let the others pass.
+                        cap = (cap.min(shared.spool.lane(sink.id).depth.max(2).try_into().unwrap_or(2)) / 2).max(1);
+                        if crashes >= QUARANTINE_AFTER {
+                            pause = Duration::from_secs(u64::from(u32::MAX));
+                            State::Quarantined
+                        } else {
+                            State::Down { until: Instant::now() + pause }
+                        }
+                    }
+                };
+                sink.health.count(|counts| counts.retried += 1);
+                sink.health.trouble(state, operation, "-", &cause);
+                tokio::select! {
+                    _ = stop.changed() => return,
+                    () = tokio::time::sleep(pause) => {}
+                    _ = plugins.changed() => { crashes = 0; backoff.reset(); }
+                    () = sink.retry_now.notified() => { crashes = 0; backoff.reset(); }
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a batch is worth delivering: it is full, or its oldest item has waited long enough. False to look again.
+async fn wait_for_work(shared: &Shared, sink: &Sink, plugin: &Plugin, stop: &mut watch::Receiver<bool>) -> bool {
+    let batch = &plugin.manifest.batch;
+    let age = Duration::from_millis(batch.max_age_ms);
+    loop {
+        if *stop.borrow() {
+            return false;
+        }
+        let woken = sink.wake.notified();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+        let lane = shared.spool.lane(sink.id);
+        if lane.depth > 0 {
+            let waited = Duration::from_millis(now_ms().saturating_sub(lane.oldest_ms.unwrap_or(0)));
+            if lane.depth >= batch.max_items as u64 || lane.bytes >= batch.max_bytes || waited >= age {
+                match shared.spool.next_due(sink.id).await {
+                    Some(due) if due <= now_ms() => return true,
+                    Some(due) => {
+                        let pause = Duration::from_millis(due.saturating_sub(now_ms()).max(1));
+                        tokio::select! {
+                            _ = stop.changed() => return false,
+                            () = tokio::time::sleep(pause) => {}
+                            () = &mut woken => {}
+                            () = sink.retry_now.notified() => {}
+                        }
+                        continue;
+                    }
+                    None => {}
+                }
+            }
+            tokio::select! {
+                _ = stop.changed() => return false,
+                () = tokio::time::sleep(age.saturating_sub(waited).max(Duration::from_millis(1))) => {}
+                () = &mut woken => {}
+            }
+        } else {
+            tokio::select! {
+                _ = stop.changed() => return false,
+                () = woken => {}
+            }
+        }
+    }
+}
+
+async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -> Round {
+    let config = shared.config.load_full();
+    let limits = BatchLimits { max_items: plugin.manifest.batch.max_items.min(cap), max_bytes: plugin.manifest.batch.max_bytes };
+    let items = match shared.spool.batch(sink.id, limits, now_ms()).await {
+        Ok(items) => items,
+        Err(error) => {
+            return Round::Failed { cause: chain(&error), operation: "read the spool", kind: Trouble::Away { after: None } };
+        }
+    };
+    if items.is_empty() {
+        return Round::Done;
+    }
+    let batch = Batch::new(items, plugin.interfaces.jobs, |jid| sink.recent(|recent| recent.has_load(jid)));
+    let settings = config.plugin(plugin.name());
+    let mut delivery = Delivery {
+        sink,
+        settlements: Vec::with_capacity(batch.items.len()),
+        settled: vec![false; batch.items.len()],
+        batch: &batch,
+        first_retry: config.delivery.first_retry,
+        longest_retry: config.delivery.longest_retry,
+        max_age_ms: u64::try_from(config.delivery.max_age.as_millis()).unwrap_or(u64::MAX),
+        held_jids: Vec::new(),
+        stored: 0,
+    };
+    for (at, why) in &batch.unreadable {
+        delivery.dead(*at, DeadClass::Rejected, why.clone());
+    }
+    let outcome = delivery.deliver(shared, plugin, &settings).await;
+    if let Err(Round::Failed { cause, .. }) = &outcome {
+        delivery.expire(cause);
+    }
+    let stored = delivery.stored;
+    let settlements = delivery.settlements;
+    let any = !settlements.is_empty();
+    if let Err(error) = shared.spool.settle(settlements).await {
+        // What was delivered may be delivered again; every plugin expects that.
+        return Round::Failed { cause: chain(&error), operation: "settle", kind: Trouble::Away { after: None } };
+    }
+    match outcome {
+        Ok(()) => {
+            if stored > 0 {
+                sink.health.up();
+            }
+            Round::Done
+        }
+        Err(failed) => {
+            // With a part settled the next round is a different one, but the failure still decides about waiting.
+            let _ = any;
+            failed
+        }
+    }
+}
+
+struct Delivery<'a> {
+    sink: &'a Sink,
+    batch: &'a Batch,
+    settlements: Vec<Settlement>,
+    settled: Vec<bool>,
+    first_retry: Duration,
+    longest_retry: Duration,
+    max_age_ms: u64,
+    /// Jobs whose load is to be tried again; their returns wait for it.
+    held_jids: Vec<String>,
+    stored: u64,
+}
+
+impl Delivery<'_> {
+    async fn deliver(&mut self, shared: &Shared, plugin: &Arc<Plugin>, settings: &crate::config::Plugin) -> Result<(), Round> {
+        let mut lease = self
+            .sink
+            .pool
+            .take(Use::Deliver, shared.registry.host(), plugin, settings)
+            .await
+            .map_err(|error| open_failed(&error))?;
+        let batch = self.batch;
+        if plugin.interfaces.jobs {
+            let loads: Vec<&Entry<JobLoad>> = batch.loads.iter().collect();
+            self.send(&mut lease, loads, SaveLoads).await?;
+        } else {
+            // A notifier has no place for loads; there is nothing to keep.
+            for entry in &batch.loads {
+                self.stored(&entry.items);
+            }
+        }
+        let held = std::mem::take(&mut self.held_jids);
+        let (waiting, ready): (Vec<_>, Vec<_>) = batch.returns.iter().partition(|entry| held.contains(&entry.record.jid));
+        for entry in waiting {
+            self.retry(&entry.items, "the load of its job is not stored yet".into(), None);
+        }
+        self.send(&mut lease, ready, DeliverReturns).await?;
+        self.send(&mut lease, batch.events.iter().collect(), DeliverEvents).await
+    }
+
+    /// Hands records over, halving on a rejection of the whole call until the record at fault stands alone.
+    async fn send<K: Kind>(
+        &mut self,
+        lease: &mut crate::plugin::pool::Lease<'_>,
+        entries: Vec<&Entry<K::Record>>,
+        kind: K,
+    ) -> Result<(), Round> {
+        let mut waiting = vec![entries];
+        while let Some(entries) = waiting.pop() {
+            if entries.is_empty() {
+                continue;
+            }
+            let records: Vec<K::Record> = entries.iter().map(|entry| entry.record.clone()).collect();
+            let result = match lease.instance() {
+                Ok(instance) => K::call(instance, records).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(verdicts) => {
+                    self.sink.health.count(|counts| counts.batches += 1);
+                    for (entry, verdict) in entries.iter().zip(verdicts) {
+                        match verdict {
+                            Verdict::Stored => {
+                                kind.note(self.sink, &entry.record);
+                                self.stored(&entry.items);
+                            }
+                            Verdict::Retry(info) => {
+                                kind.held(&entry.record, &mut self.held_jids);
+                                self.retry(&entry.items, info.why, info.after_ms);
+                            }
+                            Verdict::Reject(why) => self.reject(&entry.items, &why),
+                        }
+                    }
+                }
+                Err(CallError::Failure(Failure::Reject(why))) if entries.len() == 1 => {
+                    self.reject(&entries[0].items, &why);
+                }
+                Err(CallError::Failure(Failure::Reject(_))) => {
+                    let (front, back) = entries.split_at(entries.len() / 2);
+                    waiting.push(back.to_vec());
+                    waiting.push(front.to_vec());
+                }
+                Err(error) => return Err(call_failed(&error, K::OPERATION)),
+            }
+        }
+        Ok(())
+    }
+
+    fn stored(&mut self, items: &[usize]) {
+        for &at in items {
+            self.stored += 1;
+            self.settle(at, |seq| Settlement::Delivered { seq });
+        }
+        let count = items.len() as u64;
+        self.sink.health.count(|counts| counts.stored += count);
+    }
+
+    fn retry(&mut self, items: &[usize], why: String, after_ms: Option<u32>) {
+        for &at in items {
+            let item = &self.batch.items[at];
+            if now_ms().saturating_sub(item.arrived_ms) > self.max_age_ms {
+                self.dead(at, DeadClass::Expired, format!("not stored within its time; last: {why}"));
+                continue;
+            }
+            let pause = Backoff::pause(self.first_retry, self.longest_retry, item.attempts)
+                .max(Duration::from_millis(after_ms.unwrap_or(0).into()));
+            let not_before_ms = now_ms() + u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            let error = why.clone();
+            self.settle(at, |seq| Settlement::Retry { seq, not_before_ms, error });
+            self.sink.health.count(|counts| counts.retried += 1);
+        }
+        if !items.is_empty() {
+            let jid = self.batch.items[items[0]].jid.clone();
+            tracing::debug!(sink = %self.sink.label, jid, why, "a record is tried again later");
+        }
+    }
+
+    fn reject(&mut self, items: &[usize], why: &str) {
+        for &at in items {
+            self.dead(at, DeadClass::Rejected, why.to_owned());
+        }
+    }
+
+    fn dead(&mut self, at: usize, class: DeadClass, reason: String) {
+        let item = &self.batch.items[at];
+        let (jid, minion) = (item.jid.clone(), item.minion.clone());
+        tracing::warn!(sink = %self.sink.label, jid, minion, class = class.as_str(), "dead letter: {reason}");
+        self.sink.health.count(|counts| match class {
+            DeadClass::Rejected => counts.rejected += 1,
+            DeadClass::Expired => counts.expired += 1,
+        });
+        self.settle(at, |seq| Settlement::Dead { seq, reason, class });
+    }
+
+    /// After a failure of the whole round: what is too old does not get another.
+    fn expire(&mut self, cause: &str) {
+        let now = now_ms();
+        for at in 0..self.batch.items.len() {
+            if !self.settled[at] && now.saturating_sub(self.batch.items[at].arrived_ms) > self.max_age_ms {
+                self.dead(at, DeadClass::Expired, format!("not stored within its time; last: {cause}"));
+            }
+        }
+    }
+
+    fn settle(&mut self, at: usize, make: impl FnOnce(i64) -> Settlement) {
+        if !std::mem::replace(&mut self.settled[at], true) {
+            self.settlements.push(make(self.batch.items[at].seq));
+        }
+    }
+}
+
+/// How records of a kind are handed over.
+trait Kind {
+    type Record: Clone;
+    const OPERATION: &'static str;
+    async fn call(instance: &mut Instance, records: Vec<Self::Record>) -> Result<Vec<Verdict>, CallError>;
+    /// Remembers what was stored.
+    fn note(&self, _sink: &Sink, _record: &Self::Record) {}
+    /// Remembers whose returns have to wait.
+    fn held(&self, _record: &Self::Record, _jids: &mut Vec<String>) {}
+}
+
+struct SaveLoads;
+struct DeliverReturns;
+struct DeliverEvents;
+
+impl Kind for SaveLoads {
+    type Record = JobLoad;
+    const OPERATION: &'static str = "save loads";
+
+    async fn call(instance: &mut Instance, records: Vec<JobLoad>) -> Result<Vec<Verdict>, CallError> {
+        instance.save_loads(records).await
+    }
+
+    fn note(&self, sink: &Sink, load: &JobLoad) {
+        sink.recent(|recent| recent.load(load));
+    }
+
+    fn held(&self, load: &JobLoad, jids: &mut Vec<String>) {
+        jids.push(load.jid.clone());
+    }
+}
+
+impl Kind for DeliverReturns {
+    type Record = JobReturn;
+    const OPERATION: &'static str = "deliver returns";
+
+    async fn call(instance: &mut Instance, records: Vec<JobReturn>) -> Result<Vec<Verdict>, CallError> {
+        instance.deliver(records).await
+    }
+
+    fn note(&self, sink: &Sink, ret: &JobReturn) {
+        sink.recent(|recent| recent.ret(ret));
+    }
+}
+
+impl Kind for DeliverEvents {
+    type Record = Event;
+    const OPERATION: &'static str = "deliver events";
+
+    async fn call(instance: &mut Instance, records: Vec<Event>) -> Result<Vec<Verdict>, CallError> {
+        instance.deliver_events(records).await
+    }
+}
+
+fn open_failed(error: &OpenError) -> Round {
+    match error {
+        OpenError::Call(error) => call_failed(error, "open"),
+        other => Round::Failed { cause: chain(other), operation: "open", kind: Trouble::Faulty },
+    }
+}
+
+fn call_failed(error: &CallError, operation: &'static str) -> Round {
+    let kind = match error {
+        CallError::Failure(Failure::Retry(info)) => {
+            Trouble::Away { after: info.after_ms.map(|ms| Duration::from_millis(ms.into())) }
+        }
+        CallError::Failure(_) | CallError::Directory(_) | CallError::Missing(_) => Trouble::Faulty,
+        CallError::Trap { .. } | CallError::Timeout { .. } | CallError::Verdicts { .. } | CallError::Gone => Trouble::Crash,
+    };
+    Round::Failed { cause: chain(error), operation, kind }
+}
+
+/// Now, in milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,168 @@
+//! From the spool to the sinks: which sinks there are, their lanes, and the answers to questions.
+//!
+//! Invariants: one sink for each plugin and set of resolved options, known by the same key after a restart; one lane and one task for each
+//! sink, so a sink that is down holds up no other.
+
+mod backoff;
+mod batch;
+pub mod health;
+pub mod lane;
+pub mod query;
+pub mod recent;
+pub mod sink;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use self::sink::Sink;
+use crate::config::Config;
+use crate::plugin::Plugin;
+use crate::plugin::limits::Limits;
+use crate::plugin::registry::Registry;
+use crate::salt::options::Resolved;
+use crate::spool::{NewSink, SinkId, Spool, SpoolError};
+
+/// What lanes and questions share.
+pub struct Shared {
+    /// The configuration as last read.
+    pub config: ArcSwap<Config>,
+    /// The plugins.
+    pub registry: Arc<Registry>,
+    /// The durable queue.
+    pub spool: Spool,
+}
+
+/// What is kept of a sink in the spool, beside its key: enough to open it again after a restart.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Kept {
+    resolved: Resolved,
+    salt_id: String,
+    role: String,
+}
+
+/// See the module.
+pub struct Dispatch {
+    shared: Arc<Shared>,
+    sinks: Mutex<Sinks>,
+    lanes: Mutex<JoinSet<()>>,
+    stop: watch::Receiver<bool>,
+}
+
+#[derive(Default)]
+struct Sinks {
+    by_key: HashMap<(String, String), Arc<Sink>>,
+    all: Vec<Arc<Sink>>,
+}
+
+impl Dispatch {
+    /// Opens the lanes of all sinks that the spool knows.
+    pub async fn start(shared: Arc<Shared>, stop: watch::Receiver<bool>) -> Result<Arc<Self>, SpoolError> {
+        let dispatch = Arc::new(Self {
+            shared,
+            sinks: Mutex::default(),
+            lanes: Mutex::new(JoinSet::new()),
+            stop,
+        });
+        for row in dispatch.shared.spool.sinks().await? {
+            match serde_json::from_str::<Kept>(&row.options) {
+                Ok(kept) => {
+                    dispatch.add(row.id, &row.plugin, &row.key, kept);
+                }
+                Err(error) => {
+                    tracing::error!(sink = row.plugin, %error, "the options of a sink in the spool cannot be read; its items stay there");
+                }
+            }
+        }
+        let idle = dispatch.clone();
+        dispatch.lanes.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move { idle.close_idle().await });
+        Ok(dispatch)
+    }
+
+    /// What lanes and questions share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The sink for a plugin with these options, made if it is new.
+    pub async fn sink(&self, plugin: &Plugin, resolved: &Resolved, salt_id: &str, role: &str) -> Result<Arc<Sink>, SpoolError> {
+        let key = (plugin.name().to_owned(), resolved.key.clone());
+        if let Some(sink) = self.lock().by_key.get(&key) {
+            return Ok(sink.clone());
+        }
+        let kept = Kept { resolved: resolved.clone(), salt_id: salt_id.to_owned(), role: role.to_owned() };
+        let new = NewSink {
+            plugin: plugin.name().to_owned(),
+            key: resolved.key.clone(),
+            options: serde_json::to_string(&kept).unwrap_or_default(),
+        };
+        let id = self.shared.spool.sink(new).await?;
+        Ok(self.add(id, plugin.name(), &resolved.key, kept))
+    }
+
+    /// All sinks, oldest first.
+    pub fn sinks(&self) -> Vec<Arc<Sink>> {
+        self.lock().all.clone()
+    }
+
+    /// Sinks by a plugin's name, or the one with this label.
+    pub fn named(&self, name: &str) -> Vec<Arc<Sink>> {
+        let sinks = self.lock();
+        let labelled: Vec<_> = sinks.all.iter().filter(|sink| sink.label == name && name.contains('#')).cloned().collect();
+        if labelled.is_empty() { sinks.all.iter().filter(|sink| sink.plugin == name).cloned().collect() } else { labelled }
+    }
+
+    /// Waits until all lanes have ended, after `stop` was set; those that take longer than `limit` are cut off, with their items kept.
+    pub async fn finish(&self, limit: Duration) {
+        let mut lanes = std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner));
+        let ended = tokio::time::timeout(limit, async { while lanes.join_next().await.is_some() {} }).await;
+        if ended.is_err() {
+            tracing::warn!(lanes = lanes.len(), "lanes are cut off in the middle of a call; their items stay in the spool");
+            lanes.abort_all();
+            while lanes.join_next().await.is_some() {}
+        } else {
+            for sink in self.sinks() {
+                let _ = tokio::time::timeout(Duration::from_secs(2), sink.pool.close()).await;
+            }
+        }
+    }
+
+    fn add(&self, id: SinkId, plugin: &str, key: &str, kept: Kept) -> Arc<Sink> {
+        let mut sinks = self.lock();
+        let by_key = (plugin.to_owned(), key.to_owned());
+        if let Some(sink) = sinks.by_key.get(&by_key) {
+            return sink.clone();
+        }
+        let number = sinks.all.iter().filter(|sink| sink.plugin == plugin).count() + 1;
+        let label = if number == 1 { plugin.to_owned() } else { format!("{plugin}#{number}") };
+        let sink = Arc::new(Sink::new(id, plugin, &label, &kept.salt_id, &kept.role, kept.resolved));
+        sinks.by_key.insert(by_key, sink.clone());
+        sinks.all.push(sink.clone());
+        drop(sinks);
+        let lane = lane::run(self.shared.clone(), sink.clone(), self.stop.clone());
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).spawn(lane);
+        sink
+    }
+
+    async fn close_idle(&self) {
+        let mut stop = self.stop.clone();
+        loop {
+            tokio::select! {
+                _ = stop.changed() => return,
+                () = tokio::time::sleep(Duration::from_secs(15)) => {}
+            }
+            for sink in self.sinks() {
+                let limits = Limits::of(&self.shared.config.load().plugin(&sink.plugin));
+                sink.pool.close_idle(&limits).await;
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sinks> {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

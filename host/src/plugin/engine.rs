@@ -1,0 +1,156 @@
+//! The one wasmtime engine of the process, its clock, and the linker with everything that a plugin can be given.
+//!
+//! Invariants: one [`Engine`] per process; the compile cache lies in a directory that only the daemon can write; guests run with
+//! epoch interruption, so none can keep a processor.
+
+use std::path::Path;
+use std::time::Duration;
+
+use wasmtime::component::{Component, InstancePre, Linker};
+use wasmtime::{Cache, CacheConfig, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup;
+
+use super::bindings::salt::returner::file_locks;
+use super::file::PluginFile;
+use super::limits::{FIBER_STACK, TICK, WASM_STACK};
+use super::state::State;
+use crate::policy::file_locks::{HasLocks, Locks};
+use crate::policy::names::{HasNames, Names};
+
+/// Why the engine could not be started or a plugin not be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The engine refused its configuration.
+    #[error("cannot start the WebAssembly engine")]
+    Start(#[source] wasmtime::Error),
+    /// The clock's thread could not be started.
+    #[error("cannot start the engine's clock")]
+    Clock(#[source] std::io::Error),
+    /// A plugin does not compile.
+    #[error("cannot compile the plugin")]
+    Compile(#[source] wasmtime::Error),
+    /// A plugin imports something that the host does not have, or exports an interface of another shape.
+    #[error("the plugin does not fit this host; hint: `returnerd plugin inspect` shows what it imports")]
+    Link(#[source] wasmtime::Error),
+}
+
+/// How instances are allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// From slots that are reserved once.
+    Pooling,
+    /// One mapping for each instance.
+    OnDemand,
+}
+
+/// The engine and the linker.
+#[derive(Clone)]
+pub struct Host {
+    engine: Engine,
+    linker: Linker<State>,
+    allocation: Allocation,
+}
+
+impl Host {
+    /// Starts the engine. `cache_dir` must exist with mode 0700; none compiles every time.
+    pub fn new(cache_dir: Option<&Path>) -> Result<Self, EngineError> {
+        let (engine, allocation) = match engine(cache_dir, Allocation::Pooling) {
+            Ok(engine) => (engine, Allocation::Pooling),
+            // The pool reserves address space at once, which a small container may not have.
+            Err(error) => {
+                tracing::info!(%error, "instances are allocated on demand, as the pool could not be reserved");
+                (engine(cache_dir, Allocation::OnDemand).map_err(EngineError::Start)?, Allocation::OnDemand)
+            }
+        };
+        start_clock(&engine)?;
+        let linker = linker(&engine).map_err(EngineError::Start)?;
+        Ok(Self { engine, linker, allocation })
+    }
+
+    /// The engine, for new stores.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// How instances are allocated.
+    pub fn allocation(&self) -> Allocation {
+        self.allocation
+    }
+
+    /// Compiles a file, or takes it from the cache, and resolves its imports. Takes seconds for a large plugin.
+    pub fn compile(&self, file: &PluginFile) -> Result<InstancePre<State>, EngineError> {
+        let component = Component::new(&self.engine, &file.bytes).map_err(EngineError::Compile)?;
+        component.initialize_copy_on_write_image().map_err(EngineError::Compile)?;
+        self.linker.instantiate_pre(&component).map_err(EngineError::Link)
+    }
+}
+
+fn engine(cache_dir: Option<&Path>, allocation: Allocation) -> wasmtime::Result<Engine> {
+    let mut config = wasmtime::Config::new();
+    config
+        .wasm_component_model(true)
+        .concurrency_support(false)
+        .epoch_interruption(true)
+        .memory_init_cow(true)
+        .max_wasm_stack(WASM_STACK)
+        .async_stack_size(FIBER_STACK);
+    if let Some(directory) = cache_dir {
+        let mut cache = CacheConfig::new();
+        cache.with_directory(directory);
+        config.cache(Some(Cache::new(cache)?));
+    }
+    if allocation == Allocation::Pooling {
+        let mut pool = PoolingAllocationConfig::new();
+        // 256 instances: 50 plugins with a few sinks each. Per component the numbers fit CPython's.
+        pool.total_component_instances(256)
+            .total_core_instances(1_024)
+            .total_memories(512)
+            .total_tables(1_024)
+            .total_stacks(512)
+            .max_component_instance_size(4 << 20)
+            .max_core_instance_size(10 << 20)
+            .max_core_instances_per_component(200)
+            .max_memories_per_component(8)
+            .max_tables_per_component(64)
+            .table_elements(100_000)
+            .max_unused_warm_slots(16)
+            .linear_memory_keep_resident(256 << 10)
+            .table_keep_resident(64 << 10);
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    }
+    Engine::new(&config)
+}
+
+fn start_clock(engine: &Engine) -> Result<(), EngineError> {
+    let weak = engine.weak();
+    std::thread::Builder::new()
+        .name("epoch".into())
+        .spawn(move || {
+            while let Some(engine) = weak.upgrade() {
+                engine.increment_epoch();
+                drop(engine);
+                std::thread::sleep(TICK);
+            }
+        })
+        .map_err(EngineError::Clock)?;
+    Ok(())
+}
+
+fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    linker.allow_shadowing(true);
+    ip_name_lookup::add_to_linker::<State, HasNames>(&mut linker, |state| Names {
+        egress: &state.egress,
+        table: &mut state.table,
+    })?;
+    linker.allow_shadowing(false);
+    file_locks::add_to_linker::<State, HasLocks>(&mut linker, |state| Locks {
+        table: &mut state.table,
+        dirs: &state.locks,
+    })?;
+    Ok(linker)
+}
+
+/// How long the clock needs at most to stop a guest that computes.
+pub const REACTION: Duration = TICK;

@@ -1,0 +1,191 @@
+//! The instances of one sink: one that delivers and one that answers questions, each with its own connection.
+//!
+//! Invariants: an instance is used by one caller at a time; it is of the plugin's present generation or renewed before its next use; an
+//! instance that died is dropped with its caller's lease.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::Plugin;
+use super::engine::Host;
+use super::instance::{CallError, Instance, Opening};
+use super::limits::Limits;
+use crate::config;
+use crate::policy::egress::Egress;
+use crate::policy::{AllowError, Policy, allow_line};
+use crate::salt::options::{OptionsError, Resolved, load_files};
+
+/// What an instance is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Delivering; the instance stays.
+    Deliver,
+    /// Answering a question; the instance is closed when it has been idle for a while.
+    Query,
+}
+
+/// Why there is no instance.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It did not open.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A line of `allow` is wrong.
+    #[error(transparent)]
+    Allow(#[from] AllowError),
+    /// A file that an option names cannot be read.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+}
+
+struct Held {
+    instance: Instance,
+    generation: u64,
+    used: Instant,
+}
+
+type Slot = Mutex<Option<Held>>;
+
+/// See the module.
+pub struct Pool {
+    label: String,
+    id: String,
+    role: String,
+    options: Resolved,
+    deliver: Slot,
+    query: Slot,
+    egress: std::sync::Mutex<Option<Egress>>,
+}
+
+/// An instance in use.
+pub struct Lease<'a> {
+    slot: MutexGuard<'a, Option<Held>>,
+}
+
+impl Pool {
+    /// An empty pool for a sink.
+    pub fn new(label: &str, id: &str, role: &str, options: Resolved) -> Self {
+        Self {
+            label: label.to_owned(),
+            id: id.to_owned(),
+            role: role.to_owned(),
+            options,
+            deliver: Slot::default(),
+            query: Slot::default(),
+            egress: std::sync::Mutex::default(),
+        }
+    }
+
+    /// The options it opens instances with.
+    pub fn options(&self) -> &Resolved {
+        &self.options
+    }
+
+    /// How often the sink was refused a connection, and what last.
+    pub fn refusals(&self) -> (u64, Option<String>) {
+        let egress = self.egress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        egress.as_ref().map_or((0, None), Egress::refusals)
+    }
+
+    /// Takes the instance for a use, opening or renewing it as needed. Waits while another caller has it.
+    pub async fn take(
+        &self,
+        usage: Use,
+        host: &Host,
+        plugin: &Arc<Plugin>,
+        settings: &config::Plugin,
+    ) -> Result<Lease<'_>, OpenError> {
+        let mut slot = match usage {
+            Use::Deliver => self.deliver.lock().await,
+            Use::Query => self.query.lock().await,
+        };
+        let stale = slot
+            .as_ref()
+            .is_some_and(|held| held.generation != plugin.generation || !held.instance.is_usable());
+        if stale && let Some(held) = slot.take() {
+            held.instance.close().await;
+        }
+        if slot.is_none() {
+            let instance = self.open(host, plugin, settings).await?;
+            *slot = Some(Held { instance, generation: plugin.generation, used: Instant::now() });
+        }
+        Ok(Lease { slot })
+    }
+
+    async fn open(
+        &self,
+        host: &Host,
+        plugin: &Arc<Plugin>,
+        settings: &config::Plugin,
+    ) -> Result<Instance, OpenError> {
+        let wishes = plugin.manifest.wishes(&self.options);
+        let policy = Policy::new(plugin.name(), wishes, &settings.allow, settings.mode)?;
+        for wish in &policy.refused {
+            let line = allow_line(plugin.name(), wish);
+            tracing::warn!(sink = %self.label, "the plugin wishes to reach `{wish}`, which is not granted; hint: {line} would allow it");
+        }
+        let egress = {
+            // A new check for each opening: what the operator granted may have changed.
+            let egress = Egress::new(plugin.name(), policy.endpoints(), policy.observe);
+            *self.egress.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(egress.clone());
+            egress
+        };
+        let options = load_files(&self.options, |path| std::fs::read_to_string(path))?;
+        let options = serde_json::Value::Object(options).to_string();
+        let opening = Opening {
+            sink: &self.label,
+            options,
+            id: &self.id,
+            role: &self.role,
+            limits: Limits::of(settings),
+            policy: &policy,
+            egress: &egress,
+        };
+        Ok(Instance::open(host, plugin.exports.clone(), opening).await?)
+    }
+
+    /// Closes the instance for questions if it has been idle; called from time to time.
+    pub async fn close_idle(&self, limits: &Limits) {
+        if let Ok(mut slot) = self.query.try_lock()
+            && slot.as_ref().is_some_and(|held| held.used.elapsed() > limits.idle)
+            && let Some(held) = slot.take()
+        {
+            held.instance.close().await;
+        }
+    }
+
+    /// Closes all instances, waiting for those in use.
+    pub async fn close(&self) {
+        for slot in [&self.deliver, &self.query] {
+            if let Some(held) = slot.lock().await.take() {
+                held.instance.close().await;
+            }
+        }
+    }
+}
+
+impl Lease<'_> {
+    /// The instance. None only if it died in an earlier call of the same lease.
+    pub fn instance(&mut self) -> Result<&mut Instance, CallError> {
+        if self.slot.as_ref().is_some_and(|held| held.instance.is_dead()) {
+            *self.slot = None;
+        }
+        match self.slot.as_mut() {
+            Some(held) => {
+                held.used = Instant::now();
+                Ok(&mut held.instance)
+            }
+            None => Err(CallError::Gone),
+        }
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if self.slot.as_ref().is_some_and(|held| held.instance.is_dead()) {
+            *self.slot = None;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What belongs to one instance on the host's side: its WASI context, its table, its limits and its policy.
+//!
+//! Invariant: the environment, the arguments and stdin are empty; the network and directories are those of the policy.
+
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+use super::limits::{Limiter, Limits, MAX_RANDOM, MAX_RESOURCES};
+use super::stdio::GuestLog;
+use crate::policy::Policy;
+use crate::policy::egress::Egress;
+use crate::policy::file_locks::LockDirs;
+
+/// The state of one store.
+pub struct State {
+    pub(crate) wasi: WasiCtx,
+    pub(crate) table: ResourceTable,
+    pub(crate) limiter: Limiter,
+    pub(crate) egress: Egress,
+    pub(crate) locks: LockDirs,
+    /// Ticks left on the processor in this call.
+    pub(crate) cpu_ticks: u64,
+}
+
+/// Why an instance cannot be given its surroundings.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot open the directory `{path}` for the plugin; hint: it must exist and the daemon's user must have access"
+)]
+pub struct DirectoryError {
+    /// The directory.
+    pub path: String,
+    /// The reason.
+    pub source: std::io::Error,
+}
+
+impl State {
+    /// The state for a new instance of a sink.
+    pub fn new(
+        sink: &str,
+        limits: &Limits,
+        policy: &Policy,
+        egress: &Egress,
+    ) -> Result<Self, DirectoryError> {
+        let log = GuestLog::new(sink);
+        let check = egress.clone();
+        let mut builder = WasiCtxBuilder::new();
+        builder
+            .stdout(log.clone())
+            .stderr(log)
+            .max_random_size(MAX_RANDOM)
+            .allow_tcp(true)
+            .allow_udp(true)
+            .socket_addr_check(move |address, usage| {
+                let allowed = check.check(address, usage);
+                Box::pin(async move { allowed })
+            });
+        let mut locks = LockDirs::default();
+        for (path, write) in policy.directories() {
+            let error = |source: std::io::Error| DirectoryError { path: path.display().to_string(), source };
+            let directory =
+                cap_std::fs::Dir::open_ambient_dir(&path, cap_std::ambient_authority()).map_err(error)?;
+            let guest = path.display().to_string();
+            let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            builder
+                .preopened_dir(&path, &guest, perms)
+                .map_err(|source| error(std::io::Error::other(source.to_string())))?;
+            if write {
+                locks.add(guest, directory);
+                // A write must not go on after the store, and so its locks, is gone: see `policy::file_locks`.
+                builder.allow_blocking_current_thread(true);
+            }
+        }
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(MAX_RESOURCES);
+        Ok(Self {
+            wasi: builder.build(),
+            table,
+            limiter: Limiter::new(limits.memory),
+            egress: egress.clone(),
+            locks,
+            cpu_ticks: 0,
+        })
+    }
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a plugin may reach. Owns the rule that joins a plugin's wishes with the operator's grants, and the checks that are
+//! made at run time: addresses, names, directories, file locks.
+//!
+//! Invariants: nothing is reachable that is not in a [`Policy`]; a wish that the administrator's own options spell out is
+//! granted as it is, every other only by a line of `allow`; every refusal names the line that would allow it.
+
+pub mod egress;
+pub mod file_locks;
+pub mod names;
+
+use std::path::PathBuf;
+
+use self::egress::{Endpoint, Protocol};
+use crate::config::Mode;
+use crate::plugin::manifest::{Host, Origin, Target, Wish, WishKind};
+
+/// Why a line of `allow` cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("`{line}` in `allow` of `[plugin.{plugin}]` is not understood: {why}; hint: write such as \"tcp://db.example.com:3306\" or \"dir:///srv/data\"")]
+pub struct AllowError {
+    /// The line.
+    pub line: String,
+    /// The plugin's name.
+    pub plugin: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// What one sink may reach.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    /// What is granted.
+    pub grants: Vec<Wish>,
+    /// Wishes that were not granted.
+    pub refused: Vec<Wish>,
+    /// Whether refusals are only logged.
+    pub observe: bool,
+}
+
+impl Policy {
+    /// Joins the wishes of a plugin's manifest, made concrete by its options, with the operator's lines.
+    pub fn new(plugin: &str, wishes: Vec<Wish>, allow: &[String], mode: Mode) -> Result<Self, AllowError> {
+        let mut grants = parse_allow(plugin, allow)?;
+        let mut refused = Vec::new();
+        for wish in wishes {
+            if grants.iter().any(|grant| grant.kind == wish.kind && grant.target == wish.target) {
+                continue;
+            }
+            if wish.origin == Origin::Administrator { grants.push(wish) } else { refused.push(wish) }
+        }
+        Ok(Self { grants, refused, observe: mode == Mode::Observe })
+    }
+
+    /// The directories to open for the plugin: the path, which is the same inside, and whether it may write.
+    pub fn directories(&self) -> Vec<(PathBuf, bool)> {
+        self.grants
+            .iter()
+            .filter_map(|grant| match (&grant.kind, &grant.target) {
+                (WishKind::Directory, Target::Path(path)) => Some((path.clone(), true)),
+                (WishKind::Read, Target::Path(path)) => Some((path.clone(), false)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The hosts and ports that sockets may reach.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        self.grants
+            .iter()
+            .filter_map(|grant| {
+                let protocol = match grant.kind {
+                    WishKind::Tcp => Protocol::Tcp,
+                    WishKind::Udp => Protocol::Udp,
+                    _ => return None,
+                };
+                let Target::Net { host, port } = &grant.target else { return None };
+                let host = match host {
+                    Host::Name(name) => name.clone(),
+                    Host::Address(address) => address.to_string(),
+                };
+                Some(Endpoint { protocol, host, port: *port })
+            })
+            .collect()
+    }
+}
+
+/// The operator's lines as grants.
+pub fn parse_allow(plugin: &str, allow: &[String]) -> Result<Vec<Wish>, AllowError> {
+    let parse = |line: &String| {
+        line.parse::<Wish>().map_err(|why| AllowError { line: line.clone(), plugin: plugin.to_owned(), why: why.to_string() })
+    };
+    allow.iter().map(parse).collect()
+}
+
+/// The line of returnerd.toml that would grant a wish.
+pub fn allow_line(plugin: &str, wish: &Wish) -> String {
+    format!("`allow = [\"{wish}\"]` in `[plugin.{plugin}]` of returnerd.toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(text: &str, origin: Origin) -> Wish {
+        Wish { origin, ..text.parse().unwrap() }
+    }
+
+    #[test]
+    fn what_the_administrator_wrote_is_granted_and_a_default_only_by_a_line() {
+        let wishes = vec![
+            wish("tcp://db.example.com:3306", Origin::Administrator),
+            wish("tcp://salt:3306", Origin::Default),
+            wish("udp://metrics.example.com:8125", Origin::Literal),
+        ];
+        let policy = Policy::new("p", wishes.clone(), &[], Mode::Enforce).unwrap();
+        assert_eq!(policy.endpoints().len(), 1);
+        assert_eq!(policy.refused.len(), 2);
+        let allow = ["tcp://salt:3306".to_owned(), "udp://metrics.example.com:8125".to_owned()];
+        let policy = Policy::new("p", wishes, &allow, Mode::Enforce).unwrap();
+        assert_eq!(policy.endpoints().len(), 3);
+        assert!(policy.refused.is_empty());
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_is_named() {
+        let error = Policy::new("p", vec![], &["salt:3306".to_owned()], Mode::Enforce).unwrap_err();
+        assert!(error.to_string().contains("`salt:3306` in `allow` of `[plugin.p]`"), "{error}");
+    }
+}

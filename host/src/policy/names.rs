@@ -1,0 +1,116 @@
+//! Name look-up for plugins: `wasi:sockets/ip-name-lookup` with our own rule in place of "everything or nothing".
+//!
+//! Invariant: a name is looked up only if it is granted, and what it resolves to is told to the sink's [`Egress`] before the
+//! plugin sees it.
+
+use std::net::IpAddr;
+
+use wasmtime::component::{HasData, Resource, ResourceTable};
+use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{Host, HostResolveAddressStream};
+use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, Network};
+use wasmtime_wasi::p2::{DynPollable, Pollable, ResolveAddressStream, SocketError, subscribe};
+
+use super::egress::Egress;
+
+/// Look-ups of a sink at once and their time limit are the resolver's own; a name longer than this is none.
+const MAX_NAME: usize = 253;
+
+/// What the look-up needs of a store.
+pub struct Names<'a> {
+    /// The sink's check.
+    pub egress: &'a Egress,
+    /// The store's table.
+    pub table: &'a mut ResourceTable,
+}
+
+/// Ties [`Names`] to a linker.
+pub struct HasNames;
+
+impl HasData for HasNames {
+    type Data<'a> = Names<'a>;
+}
+
+/// A look-up under way or done.
+struct Lookup {
+    task: Option<tokio::task::JoinHandle<Result<Vec<IpAddr>, ErrorCode>>>,
+    answer: Result<std::vec::IntoIter<IpAddr>, ErrorCode>,
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Lookup {
+    async fn ready(&mut self) {
+        if let Some(task) = self.task.as_mut() {
+            let result = task.await.unwrap_or(Err(ErrorCode::Unknown));
+            self.task = None;
+            self.answer = result.map(Vec::into_iter);
+        }
+    }
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Host for Names<'_> {
+    fn resolve_addresses(
+        &mut self,
+        network: Resource<Network>,
+        name: String,
+    ) -> Result<Resource<ResolveAddressStream>, SocketError> {
+        self.table.get(&network)?;
+        let bare = name.trim_start_matches('[').trim_end_matches(']');
+        let lookup = if let Ok(address) = bare.parse::<IpAddr>() {
+            Lookup { task: None, answer: Ok(vec![address].into_iter()) }
+        } else if name.is_empty() || name.len() > MAX_NAME {
+            return Err(ErrorCode::InvalidArgument.into());
+        } else if !self.egress.may_resolve(&name) {
+            return Err(ErrorCode::AccessDenied.into());
+        } else {
+            let egress = self.egress.clone();
+            let task = tokio::spawn(async move {
+                let found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(|error| {
+                    tracing::debug!(name, %error, "a name could not be resolved");
+                    ErrorCode::NameUnresolvable
+                })?;
+                let addresses: Vec<IpAddr> = found.map(|address| address.ip().to_canonical()).collect();
+                egress.resolved(&name, &addresses);
+                Ok(addresses)
+            });
+            Lookup { task: Some(task), answer: Err(ErrorCode::WouldBlock) }
+        };
+        // The interface's resource type belongs to wasmtime-wasi and cannot be made here; a handle is only an index into the
+        // table, so ours goes under that type and comes back in the functions below.
+        let own = self.table.push(lookup)?;
+        Ok(Resource::new_own(own.rep()))
+    }
+}
+
+fn lookup(stream: &Resource<ResolveAddressStream>) -> Resource<Lookup> {
+    Resource::new_borrow(stream.rep())
+}
+
+impl HostResolveAddressStream for Names<'_> {
+    fn resolve_next_address(&mut self, stream: Resource<ResolveAddressStream>) -> Result<Option<IpAddress>, SocketError> {
+        let lookup = self.table.get_mut(&lookup(&stream))?;
+        if lookup.task.is_some() {
+            return Err(ErrorCode::WouldBlock.into());
+        }
+        match &mut lookup.answer {
+            Ok(addresses) => Ok(addresses.next().map(IpAddress::from)),
+            Err(code) => Err((*code).into()),
+        }
+    }
+
+    fn subscribe(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<Resource<DynPollable>> {
+        subscribe(self.table, lookup(&stream))
+    }
+
+    fn drop(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
+        self.table.delete(Resource::<Lookup>::new_own(stream.rep()))?;
+        Ok(())
+    }
+}

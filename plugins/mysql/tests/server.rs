@@ -1,0 +1,16 @@
+//! The plugin's own code, run natively against a real MariaDB.
+
+#[path = "server/concurrency.rs"]
+mod concurrency;
+#[path = "server/connection.rs"]
+mod connection;
+#[path = "server/purge.rs"]
+mod purge;
+#[path = "server/queries.rs"]
+mod queries;
+#[path = "server/returns.rs"]
+mod returns;
+#[path = "server/support.rs"]
+mod support;
+#[path = "server/throughput.rs"]
+mod throughput;
