@@ -16,7 +16,9 @@ pub const DEFAULT_PATH: &str = "/etc/returnerd/returnerd.toml";
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read the configuration `{path}`; hint: write one with `returnerd init`, or name it with `--config`")]
+    #[error(
+        "cannot read the configuration `{path}`; hint: write one with `returnerd init`, or name it with `--config`"
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -227,7 +229,9 @@ impl Config {
             }
         }
         if config.socket.as_os_str().len() > 107 {
-            return Err(config.fault("socket", "the path is longer than the 107 bytes a unix socket can have"));
+            return Err(
+                config.fault("socket", "the path is longer than the 107 bytes a unix socket can have")
+            );
         }
         config.socket_mode()?;
         Ok(config)
@@ -237,7 +241,10 @@ impl Config {
     pub fn socket_mode(&self) -> Result<u32, ConfigError> {
         match u32::from_str_radix(&self.intake.mode, 8) {
             Ok(mode) if mode <= 0o777 => Ok(mode),
-            _ => Err(self.fault("intake.mode", format!("`{}` is no file mode; hint: write it as `\"0660\"`", self.intake.mode))),
+            _ => Err(self.fault(
+                "intake.mode",
+                format!("`{}` is no file mode; hint: write it as `\"0660\"`", self.intake.mode),
+            )),
         }
     }
 
@@ -357,7 +364,9 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(number) => Ok(number),
         NumberOrText::Text(text) => parse_size(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!("`{text}` is no size; hint: write a number of bytes or such as \"64 MiB\""))
+            serde::de::Error::custom(format!(
+                "`{text}` is no size; hint: write a number of bytes or such as \"64 MiB\""
+            ))
         }),
     }
 }
@@ -365,7 +374,9 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).ok_or_else(|| {
-        serde::de::Error::custom(format!("`{text}` is no time; hint: write such as \"500ms\", \"30s\", \"2h\" or \"7d\""))
+        serde::de::Error::custom(format!(
+            "`{text}` is no time; hint: write such as \"500ms\", \"30s\", \"2h\" or \"7d\""
+        ))
     })
 }
 
@@ -402,7 +413,9 @@ mod tests {
 
     #[test]
     fn sizes_and_times_have_units() {
-        let config = parse("[spool]\nmax_size = \"2 GiB\"\n[delivery]\nmax_age = \"36h\"\n[plugin.a]\nmemory = 1024").unwrap();
+        let config =
+            parse("[spool]\nmax_size = \"2 GiB\"\n[delivery]\nmax_age = \"36h\"\n[plugin.a]\nmemory = 1024")
+                .unwrap();
         assert_eq!(config.spool.max_size, 2 << 30);
         assert_eq!(config.delivery.max_age, Duration::from_secs(129_600));
         assert_eq!(config.plugin("a").memory, Some(1024));

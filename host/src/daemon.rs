@@ -12,13 +12,13 @@ use arc_swap::ArcSwap;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::config::Config;
+use crate::config::{Config, DeadOverflow};
 use crate::dispatch::{Dispatch, Shared};
 use crate::intake::{self, Intake, IntakeError};
 use crate::observe::chain;
 use crate::plugin::engine::{EngineError, Host};
 use crate::plugin::registry::{self, Registry};
-use crate::spool::{Spool, SpoolError};
+use crate::spool::{DeadPolicy, Spool, SpoolError};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +86,7 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(DaemonError::Signals)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(DaemonError::Signals)?;
 
-    let (spool, recovery) = Spool::open(&spool_dir(&config), spool_limits(&config)).await?;
+    let (spool, recovery) = Spool::open(spool_dir(&config), spool_limits(&config))?;
     for line in recovery.lines() {
         tracing::error!("{line}");
     }
@@ -100,9 +100,13 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
     let (stop, stopped) = watch::channel(false);
     let (rescan, rescans) = mpsc::channel(1);
     let watcher = tokio::spawn(registry::watch(registry.clone(), rescans, stopped.clone()));
-    let shared = Arc::new(Shared { config: ArcSwap::from(config.clone()), registry: registry.clone(), spool: spool.clone() });
-    let dispatch = Dispatch::start(shared.clone(), stopped.clone()).await?;
-    let intake = Arc::new(Intake::new(dispatch.clone(), rescan.clone()));
+    let shared = Arc::new(Shared {
+        config: ArcSwap::from(config.clone()),
+        registry: registry.clone(),
+        spool: spool.clone(),
+    });
+    let dispatch = Dispatch::start(shared.clone(), stopped.clone());
+    let intake = Arc::new(Intake::new(dispatch.clone(), rescan.clone(), node(&config)?));
     let listener = intake::server::bind(&config)?;
     let server = tokio::spawn(intake::server::serve(listener, intake.clone(), stopped.clone()));
     let inbox = tokio::spawn(intake::inbox::watch(intake.clone(), stopped.clone()));
@@ -123,7 +127,8 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
     tracing::info!("stopping");
     let _ = stop.send(true);
     let limit = shared.config.load().delivery.stop_within;
-    let _ = tokio::time::timeout(Duration::from_secs(5), async { tokio::join!(server, inbox, watcher) }).await;
+    let _ =
+        tokio::time::timeout(Duration::from_secs(5), async { tokio::join!(server, inbox, watcher) }).await;
     dispatch.finish(limit).await;
     spool.close().await;
     let _ = std::fs::remove_file(&config.socket);
@@ -156,10 +161,29 @@ async fn reload(shared: &Shared, rescan: &mpsc::Sender<()>) {
     }
 }
 
+/// The number of this daemon in the ids of events: 10 bits, drawn once and then kept.
+fn node(config: &Config) -> Result<u16, DaemonError> {
+    let path = config.state_dir.join("node");
+    let known = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    match known {
+        Some(node) if node < 1 << 10 => Ok(node),
+        _ => {
+            let node = fastrand::u16(..1 << 10);
+            std::fs::write(&path, format!("{node}\n"))
+                .map_err(|source| DaemonError::Directory { path, source })?;
+            Ok(node)
+        }
+    }
+}
+
 fn spool_limits(config: &Config) -> crate::spool::Limits {
     crate::spool::Limits {
         max_bytes: config.spool.max_size,
         max_dead_bytes: config.spool.max_dead_size,
+        dead_policy: match config.spool.dead_overflow {
+            DeadOverflow::Export => DeadPolicy::Export(config.state_dir.join("dead")),
+            DeadOverflow::Refuse => DeadPolicy::Refuse,
+        },
         ..crate::spool::Limits::default()
     }
 }

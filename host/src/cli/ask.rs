@@ -42,7 +42,8 @@ pub enum AskError {
 
 /// Sends one request body and gives the `result` of the answer as JSON.
 pub fn ask(config: &Config, body: &[u8], limit: Duration) -> Result<Value, AskError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Runtime)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Runtime)?;
     runtime.block_on(async {
         tokio::time::timeout(limit, exchange(config, body)).await.map_err(|_| AskError::Timeout(limit))?
     })

@@ -70,7 +70,8 @@ pub(super) fn run(arguments: &Arguments, path: &Path) -> Result<(), CliError> {
     }
     let faults = report.findings.iter().filter(|(level, _)| *level == Level::Fault).count();
     if arguments.output.json {
-        let texts = |wanted| report.findings.iter().filter(|(l, _)| *l == wanted).map(|(_, t)| t).collect::<Vec<_>>();
+        let texts =
+            |wanted| report.findings.iter().filter(|(l, _)| *l == wanted).map(|(_, t)| t).collect::<Vec<_>>();
         print_json(&json!({
             "faults": texts(Level::Fault), "warnings": texts(Level::Warning), "good": texts(Level::Good),
         }));
@@ -89,11 +90,16 @@ pub(super) fn run(arguments: &Arguments, path: &Path) -> Result<(), CliError> {
 }
 
 fn directories(config: &Config, report: &mut Report) {
-    let private = [config.state_dir.clone(), crate::daemon::spool_dir(config), crate::daemon::cache_dir(config)];
+    let private =
+        [config.state_dir.clone(), crate::daemon::spool_dir(config), crate::daemon::cache_dir(config)];
     for path in private.iter().chain([&config.plugins_dir, &config.inbox]) {
         match std::fs::metadata(path) {
-            Err(error) => report.fault(format!("`{}`: {error}; hint: `returnerd init` makes it", path.display())),
-            Ok(metadata) if !metadata.is_dir() => report.fault(format!("`{}` is not a directory", path.display())),
+            Err(error) => {
+                report.fault(format!("`{}`: {error}; hint: `returnerd init` makes it", path.display()))
+            }
+            Ok(metadata) if !metadata.is_dir() => {
+                report.fault(format!("`{}` is not a directory", path.display()))
+            }
             Ok(metadata) => {
                 let mode = metadata.mode() & 0o7777;
                 let foreign = if *path == config.inbox { mode & 0o002 != 0 } else { mode & 0o022 != 0 };
@@ -107,8 +113,13 @@ fn directories(config: &Config, report: &mut Report) {
             }
         }
     }
-    if !config.intake.group.is_empty() && nix::unistd::Group::from_name(&config.intake.group).ok().flatten().is_none() {
-        report.fault(format!("there is no group `{}`; hint: `intake.group` names the group of the socket", config.intake.group));
+    if !config.intake.group.is_empty()
+        && nix::unistd::Group::from_name(&config.intake.group).ok().flatten().is_none()
+    {
+        report.fault(format!(
+            "there is no group `{}`; hint: `intake.group` names the group of the socket",
+            config.intake.group
+        ));
     }
     if std::os::unix::net::UnixStream::connect(&config.socket).is_ok() {
         report.good(format!("a daemon listens on `{}`", config.socket.display()));
@@ -152,14 +163,19 @@ fn plugins(config: &Config, quick: bool, report: &mut Report) -> Vec<PluginFile>
             report.fault(format!("`{}`: {}", path.display(), chain(&error)));
             continue;
         }
-        let taken = files.iter().find(|other| {
-            other.manifest.names().any(|name| file.manifest.names().any(|own| own == name))
-        });
+        let taken = files
+            .iter()
+            .find(|other| other.manifest.names().any(|name| file.manifest.names().any(|own| own == name)));
         if let Some(other) = taken {
             report.fault(format!("`{}` claims a name of `{}`", path.display(), other.path.display()));
             continue;
         }
-        report.good(format!("plugin `{}` {} ({})", file.manifest.name, file.manifest.version, file.interfaces.names().join(", ")));
+        report.good(format!(
+            "plugin `{}` {} ({})",
+            file.manifest.name,
+            file.manifest.version,
+            file.interfaces.names().join(", ")
+        ));
         files.push(file);
     }
     if files.is_empty() {
@@ -194,12 +210,17 @@ fn salt(config: &Config, role: Role, plugins: &[PluginFile], report: &mut Report
             ("event_return", Need::Events),
             ("schedule_returner", Need::Returns),
         ],
-        Role::Minion => &[("return", Need::Returns), ("ext_job_cache", Need::Returns), ("schedule_returner", Need::Returns)],
+        Role::Minion => &[
+            ("return", Need::Returns),
+            ("ext_job_cache", Need::Returns),
+            ("schedule_returner", Need::Returns),
+        ],
     };
     for (key, need) in uses {
         for name in salt.names(key) {
             let place = format!("`{key}: {name}` in `{}`", path.display());
-            let Some(plugin) = plugins.iter().find(|plugin| plugin.manifest.names().any(|own| own == name)) else {
+            let Some(plugin) = plugins.iter().find(|plugin| plugin.manifest.names().any(|own| own == name))
+            else {
                 report.warn(format!("{place} names no plugin of returnerd, so Salt's own returner is meant, if it still has one"));
                 continue;
             };
@@ -229,11 +250,19 @@ enum Need {
     Events,
 }
 
-fn options(config: &Config, role: Role, salt: &SaltConfig, place: &str, plugin: &PluginFile, report: &mut Report) {
+fn options(
+    config: &Config,
+    role: Role,
+    salt: &SaltConfig,
+    place: &str,
+    plugin: &PluginFile,
+    report: &mut Report,
+) {
     let settings = config.plugin(&plugin.manifest.name);
     let layers = salt.layers(plugin.manifest.prefix.rsplit('.').next().unwrap_or(&plugin.manifest.name));
     let fallback = crate::config::json_options(&settings.options);
-    let asked = Asked { layers: &layers, ret_config: None, ret_kwargs: None, role, fallback: Some(&fallback) };
+    let asked =
+        Asked { layers: &layers, ret_config: None, ret_kwargs: None, role, fallback: Some(&fallback) };
     match resolve(&plugin.manifest, &asked) {
         Err(error) => report.fault(format!("{place}: {}", chain(&error))),
         Ok(resolved) => {
@@ -263,7 +292,10 @@ fn options(config: &Config, role: Role, salt: &SaltConfig, place: &str, plugin: 
 /// Whether Salt would find our shim under the name.
 fn shim_file(salt: &SaltConfig, place: &str, name: &str, report: &mut Report) {
     let directories = salt.names("returner_dirs");
-    let found = directories.iter().map(|directory| Path::new(directory).join(format!("{name}.py"))).find(|path| path.is_file());
+    let found = directories
+        .iter()
+        .map(|directory| Path::new(directory).join(format!("{name}.py")))
+        .find(|path| path.is_file());
     match found {
         None => report.fault(format!(
             "{place}: no directory of `returner_dirs` has `{name}.py`; hint: `returnerd salt install` writes it and says what to put into Salt's configuration"

@@ -69,7 +69,11 @@ impl Filter {
     }
 
     fn is_empty(&self) -> bool {
-        self.id.is_none() && self.sink.is_none() && self.reason.is_none() && self.older_than.is_none() && self.limit.is_none()
+        self.id.is_none()
+            && self.sink.is_none()
+            && self.reason.is_none()
+            && self.older_than.is_none()
+            && self.limit.is_none()
     }
 }
 
@@ -81,12 +85,21 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
                 print_json(&letters);
                 return Ok(());
             }
-            print_line(&format!("{:>8} {:<16} {:<7} {:<21} {:<16} {:<8} {}", "ID", "SINK", "KIND", "JID", "MINION", "WHY", "REASON"));
+            print_line(&format!(
+                "{:>8} {:<16} {:<7} {:<21} {:<16} {:<8} {}",
+                "ID", "SINK", "KIND", "JID", "MINION", "WHY", "REASON"
+            ));
             for letter in letters.as_array().into_iter().flatten() {
                 let text = |key: &str| letter[key].as_str().unwrap_or("-").to_owned();
                 print_line(&format!(
                     "{:>8} {:<16} {:<7} {:<21} {:<16} {:<8} {}",
-                    letter["id"], text("sink"), text("kind"), text("jid"), text("minion"), text("class"), text("reason")
+                    letter["id"],
+                    text("sink"),
+                    text("kind"),
+                    text("jid"),
+                    text("minion"),
+                    text("class"),
+                    text("reason")
                 ));
             }
             Ok(())
@@ -102,7 +115,9 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
         }
         Command::Drop { filter, all } => {
             if filter.is_empty() && !all {
-                return Err(CliError::Text("this would remove every dead letter; hint: give a filter, or `--all`".into()));
+                return Err(CliError::Text(
+                    "this would remove every dead letter; hint: give a filter, or `--all`".into(),
+                ));
             }
             let answer = ask::admin(config, "dead_drop", filter.to_json())?;
             print_line(&format!("{} removed", answer["count"]));

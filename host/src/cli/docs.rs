@@ -29,7 +29,8 @@ pub(super) fn man(arguments: &ManArguments) -> Result<(), CliError> {
     match &arguments.directory {
         Some(directory) => {
             std::fs::create_dir_all(directory).map_err(CliError::file("make", directory))?;
-            clap_mangen::generate_to(Cli::command(), directory).map_err(CliError::file("write into", directory))
+            clap_mangen::generate_to(Cli::command(), directory)
+                .map_err(CliError::file("write into", directory))
         }
         None => {
             let mut page = Vec::new();

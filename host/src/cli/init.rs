@@ -28,7 +28,8 @@ pub(super) fn run(arguments: &Arguments, path: &Path) -> Result<(), CliError> {
         }
         std::fs::write(path, text).map_err(CliError::file("write", path))?;
         // Options with passwords may be put here.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o640)).map_err(CliError::file("write", path))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o640))
+            .map_err(CliError::file("write", path))?;
         print_line(&format!("wrote {}", path.display()));
     }
     let config = Config::load(path)?;
@@ -44,9 +45,14 @@ pub(super) fn run(arguments: &Arguments, path: &Path) -> Result<(), CliError> {
         if directory.is_dir() {
             continue;
         }
-        std::fs::DirBuilder::new().recursive(true).mode(mode).create(directory).map_err(CliError::file("make", directory))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(directory)
+            .map_err(CliError::file("make", directory))?;
         // The process's umask may have taken bits away.
-        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode)).map_err(CliError::file("make", directory))?;
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode))
+            .map_err(CliError::file("make", directory))?;
         print_line(&format!("made {} ({what}, mode {mode:o})", directory.display()));
     }
     if !config.intake.group.is_empty() {
@@ -146,7 +152,12 @@ mod tests {
         let uncommented: String = text
             .lines()
             .map(|line| match line.strip_prefix("# ") {
-                Some(rest) if rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')) => rest,
+                Some(rest)
+                    if rest.starts_with('[')
+                        || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')) =>
+                {
+                    rest
+                }
                 _ => line,
             })
             .flat_map(|line| [line, "\n"])

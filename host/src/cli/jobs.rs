@@ -80,9 +80,17 @@ fn show(arguments: &ShowArguments, config: &Config) -> Result<(), CliError> {
     } else {
         let load = &job["load"];
         print_line(&format!("job {} of {}", arguments.jid, plain(&load["user"])));
-        print_line(&format!("{} on {} ({})", plain(&load["fun"]), plain(&load["tgt"]), plain(&load["tgt_type"])));
+        print_line(&format!(
+            "{} on {} ({})",
+            plain(&load["fun"]),
+            plain(&load["tgt"]),
+            plain(&load["tgt_type"])
+        ));
         for (minion, document) in job["returns"].as_object().into_iter().flatten() {
-            print_line(&format!("{minion}: success {}, retcode {}", document["success"], document["retcode"]));
+            print_line(&format!(
+                "{minion}: success {}, retcode {}",
+                document["success"], document["retcode"]
+            ));
             print_line(&serde_json::to_string_pretty(&document["return"]).unwrap_or_default());
         }
     }

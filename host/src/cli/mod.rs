@@ -137,7 +137,9 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
         Command::Init(arguments) => return init::run(&arguments, &cli.config),
         Command::Completions(arguments) => return docs::completions(&arguments),
         Command::Man(arguments) => return docs::man(&arguments),
-        Command::Plugin(plugin::Command::Inspect(arguments)) => return plugin::inspect(&arguments, &cli.config),
+        Command::Plugin(plugin::Command::Inspect(arguments)) => {
+            return plugin::inspect(&arguments, &cli.config);
+        }
         Command::Check(arguments) => return check::run(&arguments, &cli.config),
         _ => {}
     }

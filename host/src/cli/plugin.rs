@@ -80,7 +80,13 @@ fn list(output: Output, config: &Config) -> Result<(), CliError> {
                 "{:<16} {:<8} {:<24} {}",
                 row["name"].as_str().unwrap_or("-"),
                 row["version"].as_str().unwrap_or("-"),
-                row["interfaces"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+                row["interfaces"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(","),
                 row["summary"].as_str().unwrap_or("")
             )),
         }
@@ -92,7 +98,9 @@ fn list(output: Output, config: &Config) -> Result<(), CliError> {
 }
 
 fn stem(path: &Value) -> String {
-    Path::new(path.as_str().unwrap_or("-")).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+    Path::new(path.as_str().unwrap_or("-"))
+        .file_stem()
+        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
 
 pub(super) fn inspect(arguments: &InspectArguments, config: &Path) -> Result<(), CliError> {

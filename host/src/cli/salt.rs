@@ -49,7 +49,9 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
                 continue;
             }
         };
-        let wanted = |name: &str| arguments.plugins.is_empty() || arguments.plugins.iter().any(|plugin| plugin == name);
+        let wanted = |name: &str| {
+            arguments.plugins.is_empty() || arguments.plugins.iter().any(|plugin| plugin == name)
+        };
         if !file.manifest.names().any(wanted) {
             continue;
         }
@@ -64,7 +66,11 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
         }
     }
     if count == 0 {
-        let what = if arguments.plugins.is_empty() { "no plugin is".to_owned() } else { format!("none of `{}` is", arguments.plugins.join("`, `")) };
+        let what = if arguments.plugins.is_empty() {
+            "no plugin is".to_owned()
+        } else {
+            format!("none of `{}` is", arguments.plugins.join("`, `"))
+        };
         return Err(CliError::Text(format!("{what} in `{}`", config.plugins_dir.display())));
     }
     print_line("");
@@ -97,6 +103,7 @@ fn refuse_foreign(path: &Path) -> Result<(), CliError> {
 fn write(path: &Path, text: &str) -> Result<(), CliError> {
     let temporary = path.with_extension("py.new");
     std::fs::write(&temporary, text).map_err(CliError::file("write", &temporary))?;
-    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o644)).map_err(CliError::file("write", &temporary))?;
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o644))
+        .map_err(CliError::file("write", &temporary))?;
     std::fs::rename(&temporary, path).map_err(CliError::file("write", path))
 }

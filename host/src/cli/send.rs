@@ -43,8 +43,9 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<(), CliError
     } else {
         std::fs::read_to_string(&arguments.file).map_err(CliError::file("read", &arguments.file))?
     };
-    let ret = json::from_json(&text)
-        .map_err(|error| CliError::Text(format!("the return is not valid JSON: {}", crate::observe::chain(&error))))?;
+    let ret = json::from_json(&text).map_err(|error| {
+        CliError::Text(format!("the return is not valid JSON: {}", crate::observe::chain(&error)))
+    })?;
     let role = if arguments.minion { Role::Minion } else { Role::Master };
     let salt = SaltConfig::load_if_there(&config.salt.config_dir, role)
         .map_err(|error| CliError::Text(crate::observe::chain(&error)))?;
@@ -89,9 +90,9 @@ fn wait(answer: &Value, arguments: &Arguments, config: &Config) -> Result<(), Cl
 fn kwargs(options: &[String]) -> Result<Option<Map<String, Value>>, CliError> {
     let mut map = Map::new();
     for option in options {
-        let (name, value) = option
-            .split_once('=')
-            .ok_or_else(|| CliError::Text(format!("`{option}` is no option; hint: write `--option name=value`")))?;
+        let (name, value) = option.split_once('=').ok_or_else(|| {
+            CliError::Text(format!("`{option}` is no option; hint: write `--option name=value`"))
+        })?;
         map.insert(name.to_owned(), Value::from(value));
     }
     Ok((!map.is_empty()).then_some(map))

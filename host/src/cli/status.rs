@@ -42,7 +42,10 @@ fn show(status: &Value) {
         spool["dead"]
     ));
     print_line("");
-    print_line(&format!("{:<20} {:<12} {:>8} {:>10} {:>10} {:>8} {:>8}", "SINK", "STATE", "WAITING", "OLDEST", "STORED", "RETRIED", "DEAD"));
+    print_line(&format!(
+        "{:<20} {:<12} {:>8} {:>10} {:>10} {:>8} {:>8}",
+        "SINK", "STATE", "WAITING", "OLDEST", "STORED", "RETRIED", "DEAD"
+    ));
     for sink in status["sinks"].as_array().into_iter().flatten() {
         let counts = &sink["counts"];
         print_line(&format!(
@@ -64,7 +67,12 @@ fn show(status: &Value) {
     }
     print_line("");
     for plugin in status["plugins"].as_array().into_iter().flatten() {
-        print_line(&format!("plugin {} {} ({})", text(&plugin["name"]), text(&plugin["version"]), text(&plugin["interfaces"])));
+        print_line(&format!(
+            "plugin {} {} ({})",
+            text(&plugin["name"]),
+            text(&plugin["version"]),
+            text(&plugin["interfaces"])
+        ));
     }
     for broken in status["broken"].as_array().into_iter().flatten() {
         print_line(&format!("plugin not loaded: {}", text(&broken["error"])));

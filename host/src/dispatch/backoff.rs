@@ -36,7 +36,8 @@ impl Backoff {
 
     /// The pause after a number of earlier failures.
     pub fn pause(first: Duration, longest: Duration, failures: u32) -> Duration {
-        let whole = first.saturating_mul(1_u32.checked_shl(failures.min(31)).unwrap_or(u32::MAX)).min(longest);
+        let whole =
+            first.saturating_mul(1_u32.checked_shl(failures.min(31)).unwrap_or(u32::MAX)).min(longest);
         whole.mul_f64(0.5 + 0.5 * fastrand::f64())
     }
 }

@@ -108,13 +108,33 @@ mod tests {
         })
     }
 
+    fn item(body: Vec<u8>) -> Item {
+        Item {
+            seq: 1,
+            sink: crate::spool::SinkId(1),
+            kind: crate::spool::Kind::Return,
+            jid: String::new(),
+            minion: String::new(),
+            arrived_ms: 0,
+            since_ms: 0,
+            attempts: 0,
+            not_before_ms: 0,
+            error: None,
+            body,
+        }
+    }
+
     fn items(records: &[Record]) -> Vec<Item> {
-        records.iter().map(|record| Item { body: record.to_bytes().unwrap(), ..Item::default() }).collect()
+        records.iter().map(|record| item(record.to_bytes().unwrap())).collect()
     }
 
     #[test]
     fn loads_of_one_job_are_joined() {
-        let records = [load(LoadKind::Stub, &["m1"]), load(LoadKind::Published, &["m2"]), load(LoadKind::Addition, &["m3"])];
+        let records = [
+            load(LoadKind::Stub, &["m1"]),
+            load(LoadKind::Published, &["m2"]),
+            load(LoadKind::Addition, &["m3"]),
+        ];
         let batch = Batch::new(items(&records), true, |_| false);
         assert_eq!(batch.loads.len(), 1);
         assert_eq!(batch.loads[0].items, [0, 1, 2]);
@@ -134,7 +154,7 @@ mod tests {
     #[test]
     fn an_unreadable_item_does_not_spoil_the_batch() {
         let mut all = items(&[ret("7")]);
-        all.push(Item { body: vec![99, 1, 2], ..Item::default() });
+        all.push(item(vec![99, 1, 2]));
         let batch = Batch::new(all, false, |_| false);
         assert_eq!((batch.returns.len(), batch.unreadable.len()), (1, 1));
     }

@@ -136,7 +136,8 @@ impl Health {
             inner.state = state.clone();
             inner.last_error = Some((cause.to_owned(), SystemTime::now()));
             inner.last_failure = Some(now);
-            let known = inner.logged.as_ref().is_some_and(|(text, at)| text == cause && now - *at < LOG_EVERY);
+            let known =
+                inner.logged.as_ref().is_some_and(|(text, at)| text == cause && now - *at < LOG_EVERY);
             if known {
                 inner.unlogged += 1;
                 None
@@ -154,7 +155,11 @@ impl Health {
     pub fn fresh_failure(&self, age: Duration) -> Option<String> {
         self.with(|inner| {
             let fresh = inner.last_failure.is_some_and(|at| at.elapsed() < age);
-            if fresh && inner.state != State::Ready { inner.last_error.as_ref().map(|(text, _)| text.clone()) } else { None }
+            if fresh && inner.state != State::Ready {
+                inner.last_error.as_ref().map(|(text, _)| text.clone())
+            } else {
+                None
+            }
         })
     }
 }

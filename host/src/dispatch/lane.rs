@@ -3,6 +3,7 @@
 //! Invariants: a lane touches no other lane; an item is settled only by a verdict, by expiry after a try that failed, or because it
 //! cannot be read; while the outside system is away nothing is written to the spool, the items simply stay.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +24,12 @@ use crate::spool::{BatchLimits, DeadClass, Settlement};
 
 /// Crashes in a row, without anything stored between them, after which a plugin is left alone.
 const QUARANTINE_AFTER: u32 = 8;
+
+/// How long to wait where the spool has nothing to give at the moment.
+const SPOOL_PAUSE: Duration = Duration::from_millis(500);
+
+/// Expired items that are moved to the dead letters in one commit.
+const EXPIRE_STEP: usize = 1_000;
 
 /// How long a plugin that says it cannot work is left before it is asked again.
 const FAULTY_PAUSE: Duration = Duration::from_secs(30);
@@ -48,15 +55,20 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
     let mut plugins = shared.registry.subscribe();
     let mut cap = usize::MAX;
     let mut crashes = 0;
+    // Since when what is in the lane waits for others to come; what was there at the start has waited enough.
+    let mut since = None;
     loop {
         if *stop.borrow() {
             return;
         }
         plugins.mark_unchanged();
         let Some(plugin) = shared.registry.find(&sink.plugin) else {
-            let depth = shared.spool.lane(sink.id).depth;
+            let (depth, _) = shared.spool.depth(sink.id);
             if depth > 0 {
-                let cause = format!("no plugin `{}` is loaded; hint: put `{}.wasm` into the plugins directory", sink.plugin, sink.plugin);
+                let cause = format!(
+                    "no plugin `{}` is loaded; hint: put `{}.wasm` into the plugins directory",
+                    sink.plugin, sink.plugin
+                );
                 sink.health.trouble(State::Faulty, "load", "-", &cause);
             }
             tokio::select! {
@@ -66,9 +78,10 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
             }
             continue;
         };
-        if !wait_for_work(&shared, &sink, &plugin, &mut stop).await {
+        if !wait_for_work(&shared, &sink, &plugin, since, &mut stop).await {
             continue;
         }
+        since = Some(Instant::now());
         match round(&shared, &sink, &plugin, cap).await {
             Round::Done => {
                 backoff.reset();
@@ -90,7 +103,8 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
                         crashes += 1;
                         sink.health.count(|counts| counts.crashes += 1);
                         // One record may be what the plugin dies of: smaller batches find out which, and let the others pass.
-                        cap = (cap.min(shared.spool.lane(sink.id).depth.max(2).try_into().unwrap_or(2)) / 2).max(1);
+                        cap = (cap.min(shared.spool.depth(sink.id).0.max(2).try_into().unwrap_or(2)) / 2)
+                            .max(1);
                         if crashes >= QUARANTINE_AFTER {
                             pause = Duration::from_secs(u64::from(u32::MAX));
                             State::Quarantined
@@ -112,10 +126,17 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
     }
 }
 
-/// Waits until a batch is worth delivering: it is full, or its oldest item has waited long enough. False to look again.
-async fn wait_for_work(shared: &Shared, sink: &Sink, plugin: &Plugin, stop: &mut watch::Receiver<bool>) -> bool {
+/// Waits until a batch is worth delivering: it is full, or what waits has waited long enough. False to look again.
+async fn wait_for_work(
+    shared: &Shared,
+    sink: &Sink,
+    plugin: &Plugin,
+    mut since: Option<Instant>,
+    stop: &mut watch::Receiver<bool>,
+) -> bool {
     let batch = &plugin.manifest.batch;
-    let age = Duration::from_millis(batch.max_age_ms);
+    let age = Duration::from_millis(batch.max_age_ms.into());
+    let mut idle = false;
     loop {
         if *stop.borrow() {
             return false;
@@ -123,46 +144,51 @@ async fn wait_for_work(shared: &Shared, sink: &Sink, plugin: &Plugin, stop: &mut
         let woken = sink.wake.notified();
         tokio::pin!(woken);
         woken.as_mut().enable();
-        let lane = shared.spool.lane(sink.id);
-        if lane.depth > 0 {
-            let waited = Duration::from_millis(now_ms().saturating_sub(lane.oldest_ms.unwrap_or(0)));
-            if lane.depth >= batch.max_items as u64 || lane.bytes >= batch.max_bytes || waited >= age {
-                match shared.spool.next_due(sink.id).await {
-                    Some(due) if due <= now_ms() => return true,
-                    Some(due) => {
-                        let pause = Duration::from_millis(due.saturating_sub(now_ms()).max(1));
-                        tokio::select! {
-                            _ = stop.changed() => return false,
-                            () = tokio::time::sleep(pause) => {}
-                            () = &mut woken => {}
-                            () = sink.retry_now.notified() => {}
-                        }
-                        continue;
-                    }
-                    None => {}
-                }
-            }
-            tokio::select! {
-                _ = stop.changed() => return false,
-                () = tokio::time::sleep(age.saturating_sub(waited).max(Duration::from_millis(1))) => {}
-                () = &mut woken => {}
-            }
+        let (depth, bytes) = shared.spool.depth(sink.id);
+        let pause = if depth == 0 {
+            idle = true;
+            None
         } else {
-            tokio::select! {
-                _ = stop.changed() => return false,
-                () = woken => {}
+            if std::mem::take(&mut idle) {
+                since = Some(Instant::now());
             }
+            let waited = since.map_or(age, |since| since.elapsed());
+            if depth >= u64::from(batch.max_items) || bytes >= batch.max_bytes || waited >= age {
+                match shared.spool.next_due(sink.id, &HashSet::new()).await {
+                    Ok(Some(due)) if due <= now_ms() => return true,
+                    Ok(Some(due)) => Some(Duration::from_millis(due.saturating_sub(now_ms()).max(1))),
+                    // All that is there is settled, and only the disk does not know yet.
+                    Ok(None) => Some(SPOOL_PAUSE),
+                    Err(error) => {
+                        tracing::warn!(sink = %sink.label, "cannot look into the lane: {}", chain(&error));
+                        Some(SPOOL_PAUSE)
+                    }
+                }
+            } else {
+                Some((age - waited).max(Duration::from_millis(1)))
+            }
+        };
+        tokio::select! {
+            _ = stop.changed() => return false,
+            () = woken => {}
+            () = sink.retry_now.notified() => {}
+            () = async { tokio::time::sleep(pause.unwrap_or_default()).await }, if pause.is_some() => {}
         }
     }
 }
 
 async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -> Round {
     let config = shared.config.load_full();
-    let limits = BatchLimits { max_items: plugin.manifest.batch.max_items.min(cap), max_bytes: plugin.manifest.batch.max_bytes };
-    let items = match shared.spool.batch(sink.id, limits, now_ms()).await {
+    let most = usize::try_from(plugin.manifest.batch.max_items).unwrap_or(usize::MAX);
+    let limits = BatchLimits { max_items: most.min(cap), max_bytes: plugin.manifest.batch.max_bytes };
+    let items = match shared.spool.batch(sink.id, limits, now_ms(), &HashSet::new()).await {
         Ok(items) => items,
         Err(error) => {
-            return Round::Failed { cause: chain(&error), operation: "read the spool", kind: Trouble::Away { after: None } };
+            return Round::Failed {
+                cause: chain(&error),
+                operation: "read the spool",
+                kind: Trouble::Away { after: None },
+            };
         }
     };
     if items.is_empty() {
@@ -182,18 +208,20 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
         stored: 0,
     };
     for (at, why) in &batch.unreadable {
-        delivery.dead(*at, DeadClass::Rejected, why.clone());
+        delivery.dead(*at, DeadClass::Damaged, why.clone());
     }
     let outcome = delivery.deliver(shared, plugin, &settings).await;
-    if let Err(Round::Failed { cause, .. }) = &outcome {
-        delivery.expire(cause);
-    }
     let stored = delivery.stored;
-    let settlements = delivery.settlements;
-    let any = !settlements.is_empty();
-    if let Err(error) = shared.spool.settle(settlements).await {
+    if let Err(error) = shared.spool.settle(delivery.settlements).await {
         // What was delivered may be delivered again; every plugin expects that.
-        return Round::Failed { cause: chain(&error), operation: "settle", kind: Trouble::Away { after: None } };
+        return Round::Failed {
+            cause: chain(&error),
+            operation: "settle",
+            kind: Trouble::Away { after: None },
+        };
+    }
+    if let Err(Round::Failed { cause, .. }) = &outcome {
+        expire(shared, sink, config.delivery.max_age, cause).await;
     }
     match outcome {
         Ok(()) => {
@@ -202,12 +230,31 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
             }
             Round::Done
         }
-        Err(failed) => {
-            // With a part settled the next round is a different one, but the failure still decides about waiting.
-            let _ = any;
-            failed
+        Err(failed) => failed,
+    }
+}
+
+/// After a failure: what is too old does not get another try.
+async fn expire(shared: &Shared, sink: &Sink, max_age: Duration, cause: &str) {
+    let before = now_ms().saturating_sub(u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX));
+    let reason = expired(cause);
+    loop {
+        match shared.spool.expire(sink.id, before, EXPIRE_STEP, &reason, &HashSet::new()).await {
+            Ok(0) => return,
+            Ok(count) => {
+                tracing::warn!(sink = %sink.label, count, "dead letters: {reason}");
+                sink.health.count(|counts| counts.expired += count);
+            }
+            Err(error) => {
+                tracing::warn!(sink = %sink.label, "cannot move expired records: {}", chain(&error));
+                return;
+            }
         }
     }
+}
+
+fn expired(cause: &str) -> String {
+    format!("not stored within `delivery.max_age`; last: {cause}")
 }
 
 struct Delivery<'a> {
@@ -224,7 +271,12 @@ struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    async fn deliver(&mut self, shared: &Shared, plugin: &Arc<Plugin>, settings: &crate::config::Plugin) -> Result<(), Round> {
+    async fn deliver(
+        &mut self,
+        shared: &Shared,
+        plugin: &Arc<Plugin>,
+        settings: &crate::config::Plugin,
+    ) -> Result<(), Round> {
         let mut lease = self
             .sink
             .pool
@@ -242,7 +294,8 @@ impl Delivery<'_> {
             }
         }
         let held = std::mem::take(&mut self.held_jids);
-        let (waiting, ready): (Vec<_>, Vec<_>) = batch.returns.iter().partition(|entry| held.contains(&entry.record.jid));
+        let (waiting, ready): (Vec<_>, Vec<_>) =
+            batch.returns.iter().partition(|entry| held.contains(&entry.record.jid));
         for entry in waiting {
             self.retry(&entry.items, "the load of its job is not stored yet".into(), None);
         }
@@ -310,8 +363,8 @@ impl Delivery<'_> {
     fn retry(&mut self, items: &[usize], why: String, after_ms: Option<u32>) {
         for &at in items {
             let item = &self.batch.items[at];
-            if now_ms().saturating_sub(item.arrived_ms) > self.max_age_ms {
-                self.dead(at, DeadClass::Expired, format!("not stored within its time; last: {why}"));
+            if now_ms().saturating_sub(item.since_ms) > self.max_age_ms {
+                self.dead(at, DeadClass::Expired, expired(&why));
                 continue;
             }
             let pause = Backoff::pause(self.first_retry, self.longest_retry, item.attempts)
@@ -340,21 +393,12 @@ impl Delivery<'_> {
         self.sink.health.count(|counts| match class {
             DeadClass::Rejected => counts.rejected += 1,
             DeadClass::Expired => counts.expired += 1,
+            DeadClass::Damaged => {}
         });
         self.settle(at, |seq| Settlement::Dead { seq, reason, class });
     }
 
-    /// After a failure of the whole round: what is too old does not get another.
-    fn expire(&mut self, cause: &str) {
-        let now = now_ms();
-        for at in 0..self.batch.items.len() {
-            if !self.settled[at] && now.saturating_sub(self.batch.items[at].arrived_ms) > self.max_age_ms {
-                self.dead(at, DeadClass::Expired, format!("not stored within its time; last: {cause}"));
-            }
-        }
-    }
-
-    fn settle(&mut self, at: usize, make: impl FnOnce(i64) -> Settlement) {
+    fn settle(&mut self, at: usize, make: impl FnOnce(u64) -> Settlement) {
         if !std::mem::replace(&mut self.settled[at], true) {
             self.settlements.push(make(self.batch.items[at].seq));
         }
@@ -428,7 +472,9 @@ fn call_failed(error: &CallError, operation: &'static str) -> Round {
             Trouble::Away { after: info.after_ms.map(|ms| Duration::from_millis(ms.into())) }
         }
         CallError::Failure(_) | CallError::Directory(_) | CallError::Missing(_) => Trouble::Faulty,
-        CallError::Trap { .. } | CallError::Timeout { .. } | CallError::Verdicts { .. } | CallError::Gone => Trouble::Crash,
+        CallError::Trap { .. } | CallError::Timeout { .. } | CallError::Verdicts { .. } | CallError::Gone => {
+            Trouble::Crash
+        }
     };
     Round::Failed { cause: chain(error), operation, kind }
 }

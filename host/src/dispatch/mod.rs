@@ -61,26 +61,26 @@ struct Sinks {
 
 impl Dispatch {
     /// Opens the lanes of all sinks that the spool knows.
-    pub async fn start(shared: Arc<Shared>, stop: watch::Receiver<bool>) -> Result<Arc<Self>, SpoolError> {
-        let dispatch = Arc::new(Self {
-            shared,
-            sinks: Mutex::default(),
-            lanes: Mutex::new(JoinSet::new()),
-            stop,
-        });
-        for row in dispatch.shared.spool.sinks().await? {
+    pub fn start(shared: Arc<Shared>, stop: watch::Receiver<bool>) -> Arc<Self> {
+        let dispatch =
+            Arc::new(Self { shared, sinks: Mutex::default(), lanes: Mutex::new(JoinSet::new()), stop });
+        for row in dispatch.shared.spool.sinks().iter() {
             match serde_json::from_str::<Kept>(&row.options) {
                 Ok(kept) => {
                     dispatch.add(row.id, &row.plugin, &row.key, kept);
                 }
                 Err(error) => {
-                    tracing::error!(sink = row.plugin, %error, "the options of a sink in the spool cannot be read; its items stay there");
+                    tracing::error!(sink = row.plugin.as_str(), %error, "the options of a sink in the spool cannot be read; its items stay there");
                 }
             }
         }
         let idle = dispatch.clone();
-        dispatch.lanes.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move { idle.close_idle().await });
-        Ok(dispatch)
+        dispatch
+            .lanes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .spawn(async move { idle.close_idle().await });
+        dispatch
     }
 
     /// What lanes and questions share.
@@ -89,7 +89,13 @@ impl Dispatch {
     }
 
     /// The sink for a plugin with these options, made if it is new.
-    pub async fn sink(&self, plugin: &Plugin, resolved: &Resolved, salt_id: &str, role: &str) -> Result<Arc<Sink>, SpoolError> {
+    pub async fn sink(
+        &self,
+        plugin: &Plugin,
+        resolved: &Resolved,
+        salt_id: &str,
+        role: &str,
+    ) -> Result<Arc<Sink>, SpoolError> {
         let key = (plugin.name().to_owned(), resolved.key.clone());
         if let Some(sink) = self.lock().by_key.get(&key) {
             return Ok(sink.clone());
@@ -99,6 +105,8 @@ impl Dispatch {
             plugin: plugin.name().to_owned(),
             key: resolved.key.clone(),
             options: serde_json::to_string(&kept).unwrap_or_default(),
+            label: None,
+            facts: serde_json::json!({ "version": plugin.manifest.version }).to_string(),
         };
         let id = self.shared.spool.sink(new).await?;
         Ok(self.add(id, plugin.name(), &resolved.key, kept))
@@ -112,8 +120,13 @@ impl Dispatch {
     /// Sinks by a plugin's name, or the one with this label.
     pub fn named(&self, name: &str) -> Vec<Arc<Sink>> {
         let sinks = self.lock();
-        let labelled: Vec<_> = sinks.all.iter().filter(|sink| sink.label == name && name.contains('#')).cloned().collect();
-        if labelled.is_empty() { sinks.all.iter().filter(|sink| sink.plugin == name).cloned().collect() } else { labelled }
+        let labelled: Vec<_> =
+            sinks.all.iter().filter(|sink| sink.label == name && name.contains('#')).cloned().collect();
+        if labelled.is_empty() {
+            sinks.all.iter().filter(|sink| sink.plugin == name).cloned().collect()
+        } else {
+            labelled
+        }
     }
 
     /// Waits until all lanes have ended, after `stop` was set; those that take longer than `limit` are cut off, with their items kept.
@@ -121,7 +134,10 @@ impl Dispatch {
         let mut lanes = std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = tokio::time::timeout(limit, async { while lanes.join_next().await.is_some() {} }).await;
         if ended.is_err() {
-            tracing::warn!(lanes = lanes.len(), "lanes are cut off in the middle of a call; their items stay in the spool");
+            tracing::warn!(
+                lanes = lanes.len(),
+                "lanes are cut off in the middle of a call; their items stay in the spool"
+            );
             lanes.abort_all();
             while lanes.join_next().await.is_some() {}
         } else {

@@ -30,6 +30,9 @@ const PAGE: u32 = 5_000;
 /// Bytes of one list; a longer one is cut to the newest jobs.
 const MAX_LIST: usize = 48 << 20;
 
+/// Returns on their way that are looked at for `get_fun` and `get_minions`: the newest.
+const PENDING_RETURNS: usize = 10_000;
+
 /// The function that Salt probes running jobs with, and that job lists leave out.
 const FIND_JOB: &str = "saltutil.find_job";
 
@@ -37,7 +40,9 @@ const FIND_JOB: &str = "saltutil.find_job";
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The plugin stores no jobs.
-    #[error("`{0}` cannot answer questions about jobs, since it only takes returns; hint: name a store such as `sqlite3` or `mysql` as `master_job_cache`")]
+    #[error(
+        "`{0}` cannot answer questions about jobs, since it only takes returns; hint: name a store such as `sqlite3` or `mysql` as `master_job_cache`"
+    )]
     NoJobs(String),
     /// No plugin serves the sink.
     #[error("no plugin `{0}` is loaded")]
@@ -80,7 +85,8 @@ pub enum QueryError {
 macro_rules! ask {
     ($shared:expr, $sink:expr, |$instance:ident| $call:expr) => {{
         let (shared, sink): (&Shared, &Sink) = ($shared, $sink);
-        let plugin = shared.registry.find(&sink.plugin).ok_or_else(|| QueryError::NoPlugin(sink.plugin.clone()))?;
+        let plugin =
+            shared.registry.find(&sink.plugin).ok_or_else(|| QueryError::NoPlugin(sink.plugin.clone()))?;
         if !plugin.interfaces.jobs {
             return Err(QueryError::NoJobs(sink.plugin.clone()));
         }
@@ -89,11 +95,10 @@ macro_rules! ask {
         }
         let settings = shared.config.load().plugin(plugin.name());
         let answer = tokio::time::timeout(ANSWER_WITHIN, async {
-            let mut lease = sink
-                .pool
-                .take(Use::Query, shared.registry.host(), &plugin, &settings)
-                .await
-                .map_err(|source| QueryError::Open { sink: sink.label.clone(), source: Box::new(source) })?;
+            let mut lease =
+                sink.pool.take(Use::Query, shared.registry.host(), &plugin, &settings).await.map_err(
+                    |source| QueryError::Open { sink: sink.label.clone(), source: Box::new(source) },
+                )?;
             let call = |source| QueryError::Call { sink: sink.label.clone(), source };
             let $instance: &mut Instance = lease.instance().map_err(call)?;
             $call.await.map_err(call)
@@ -157,7 +162,11 @@ pub async fn get_load(shared: &Shared, sink: &Sink, jid: &str) -> Result<Option<
 }
 
 /// `get_jid`: whole returns as JSON text by minion.
-pub async fn get_jid(shared: &Shared, sink: &Sink, jid: &str) -> Result<BTreeMap<String, String>, QueryError> {
+pub async fn get_jid(
+    shared: &Shared,
+    sink: &Sink,
+    jid: &str,
+) -> Result<BTreeMap<String, String>, QueryError> {
     let job = known(shared, sink, jid).await?;
     let mut all = BTreeMap::new();
     match ask!(shared, sink, |instance| instance.get_returns(jid)) {
@@ -224,12 +233,16 @@ pub async fn list(
 }
 
 /// `get_fun`: the latest whole return of a function by minion.
-pub async fn get_fun(shared: &Shared, sink: &Sink, fun: &str) -> Result<BTreeMap<String, String>, QueryError> {
+pub async fn get_fun(
+    shared: &Shared,
+    sink: &Sink,
+    fun: &str,
+) -> Result<BTreeMap<String, String>, QueryError> {
     let spool = |source| QueryError::Spool { sink: sink.label.clone(), source };
     let stored = ask!(shared, sink, |instance| instance.get_fun(fun))?;
     let mut latest: BTreeMap<String, (String, String)> =
         stored.into_iter().map(|ret| (ret.minion, (ret.jid, ret.document))).collect();
-    for item in shared.spool.pending_returns(sink.id, 10_000).await.map_err(spool)? {
+    for item in shared.spool.pending_returns(sink.id, None, PENDING_RETURNS).await.map_err(spool)? {
         if let Ok(Record::Return(ret)) = Record::from_bytes(&item.body)
             && ret.fun == fun
         {
@@ -246,7 +259,7 @@ pub async fn get_fun(shared: &Shared, sink: &Sink, fun: &str) -> Result<BTreeMap
 pub async fn get_minions(shared: &Shared, sink: &Sink) -> Result<Vec<String>, QueryError> {
     let spool = |source| QueryError::Spool { sink: sink.label.clone(), source };
     let mut minions = ask!(shared, sink, |instance| instance.get_minions())?;
-    for item in shared.spool.pending_returns(sink.id, 10_000).await.map_err(spool)? {
+    for item in shared.spool.pending_returns(sink.id, None, PENDING_RETURNS).await.map_err(spool)? {
         if !item.minion.is_empty() {
             minions.push(item.minion);
         }
@@ -264,7 +277,12 @@ pub async fn get_endtime(shared: &Shared, sink: &Sink, jid: &str) -> Result<Opti
 }
 
 /// Removes what is older than `keep` from the sink's store, in bounded steps, until nothing is left to remove.
-pub async fn purge(shared: Arc<Shared>, sink: Arc<Sink>, keep: Duration, archive: bool) -> Result<u64, QueryError> {
+pub async fn purge(
+    shared: Arc<Shared>,
+    sink: Arc<Sink>,
+    keep: Duration,
+    archive: bool,
+) -> Result<u64, QueryError> {
     let Some(_alone) = sink.start_purge() else { return Ok(0) };
     let cutoff_ms = super::lane::now_ms().saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
     let request = jobs::PurgeRequest {
@@ -285,7 +303,11 @@ pub async fn purge(shared: Arc<Shared>, sink: Arc<Sink>, keep: Duration, archive
     }
 }
 
-async fn purge_step(shared: &Shared, sink: &Sink, request: &jobs::PurgeRequest) -> Result<jobs::Purged, QueryError> {
+async fn purge_step(
+    shared: &Shared,
+    sink: &Sink,
+    request: &jobs::PurgeRequest,
+) -> Result<jobs::Purged, QueryError> {
     ask!(shared, sink, |instance| instance.purge(request))
 }
 
@@ -298,18 +320,21 @@ fn is_find_job(document: &str) -> bool {
 fn document(stored: Option<&str>, load: Option<&JobLoad>) -> String {
     let merged = match load {
         None => None,
-        Some(load) => returner_sdk::merge_load(stored, &returner_sdk::JobLoad {
-            jid: load.jid.clone(),
-            kind: match load.kind {
-                LoadKind::Published => returner_sdk::LoadKind::Published,
-                LoadKind::Stub => returner_sdk::LoadKind::Stub,
-                LoadKind::Addition => returner_sdk::LoadKind::Addition,
+        Some(load) => returner_sdk::merge_load(
+            stored,
+            &returner_sdk::JobLoad {
+                jid: load.jid.clone(),
+                kind: match load.kind {
+                    LoadKind::Published => returner_sdk::LoadKind::Published,
+                    LoadKind::Stub => returner_sdk::LoadKind::Stub,
+                    LoadKind::Addition => returner_sdk::LoadKind::Addition,
+                },
+                document: load.document.clone(),
+                minions: load.minions.clone(),
+                end_time: load.end_time.clone(),
+                arrived_ms: load.arrived_ms,
             },
-            document: load.document.clone(),
-            minions: load.minions.clone(),
-            end_time: load.end_time.clone(),
-            arrived_ms: load.arrived_ms,
-        }),
+        ),
     };
     returner_sdk::clean_load(merged.as_deref().or(stored).unwrap_or("{}"))
 }
@@ -328,7 +353,8 @@ mod tests {
             end_time: Some("2026, Dec 01 03:31:40.000000".into()),
             arrived_ms: 0,
         };
-        let text = document(Some(r#"{"fun": "test.ping", "Minions": ["m1"], "__stub__": true}"#), Some(&load));
+        let text =
+            document(Some(r#"{"fun": "test.ping", "Minions": ["m1"], "__stub__": true}"#), Some(&load));
         assert_eq!(
             text,
             r#"{"fun": "test.ping", "Minions": ["m1", "m2"], "EndTime": "2026, Dec 01 03:31:40.000000"}"#

@@ -84,7 +84,9 @@ impl Recent {
 
     /// Whether a load of the job was seen that a stub cannot add to.
     pub fn has_load(&self, jid: &str) -> bool {
-        self.jobs.get(jid).is_some_and(|job| job.load.as_ref().is_some_and(|load| load.kind != LoadKind::Addition))
+        self.jobs
+            .get(jid)
+            .is_some_and(|job| job.load.as_ref().is_some_and(|load| load.kind != LoadKind::Addition))
     }
 
     fn job(&mut self, jid: &str) -> &mut Job {

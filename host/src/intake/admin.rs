@@ -34,7 +34,9 @@ impl Intake {
                 let _ = self.rescan.send(()).await;
                 json!({})
             }
-            "dead_list" => json!(self.letters(&args).await?.iter().map(|row| self.letter(row)).collect::<Vec<_>>()),
+            "dead_list" => {
+                json!(self.letters(&args).await?.iter().map(|row| self.letter(row)).collect::<Vec<_>>())
+            }
             "dead_show" => self.dead_show(&args).await?,
             "dead_export" => self.dead_export(&args).await?,
             "dead_retry" => {
@@ -44,7 +46,9 @@ impl Intake {
                 }
                 json!({ "count": count })
             }
-            "dead_drop" => json!({ "count": self.dispatch().shared().spool.dead_drop(self.filter(&args)?).await? }),
+            "dead_drop" => {
+                json!({ "count": self.dispatch().shared().spool.dead_drop(self.filter(&args)?).await? })
+            }
             other => return Err(HandleError::Admin(format!("unknown command `{other}`"))),
         };
         Ok(json::from_tree(result))
@@ -53,7 +57,7 @@ impl Intake {
     async fn status(&self) -> Result<Json, HandleError> {
         let shared = self.dispatch().shared();
         let config = self.config();
-        let stats = shared.spool.stats();
+        let stats = shared.spool.stats().await?;
         let state = shared.spool.state();
         let now = crate::dispatch::lane::now_ms();
         let mut stuck = Vec::new();
@@ -113,7 +117,9 @@ impl Intake {
             .registry
             .files()
             .into_iter()
-            .filter_map(|file| file.error.map(|error| json!({ "path": file.path, "error": error, "serving": file.serving })))
+            .filter_map(|file| {
+                file.error.map(|error| json!({ "path": file.path, "error": error, "serving": file.serving }))
+            })
             .collect();
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
@@ -166,7 +172,8 @@ impl Intake {
         let jid = args["jid"].as_str().unwrap_or_default();
         let load = query::get_load(self.dispatch().shared(), &sink, jid).await?;
         let returns = query::get_jid(self.dispatch().shared(), &sink, jid).await?;
-        let returns: serde_json::Map<_, _> = returns.into_iter().map(|(minion, text)| (minion, parsed(&text))).collect();
+        let returns: serde_json::Map<_, _> =
+            returns.into_iter().map(|(minion, text)| (minion, parsed(&text))).collect();
         Ok(json!({ "jid": jid, "load": load.as_deref().map(parsed), "returns": returns }))
     }
 
@@ -214,12 +221,15 @@ impl Intake {
         let mut filter = DeadFilter {
             ids: args["id"].as_u64().map(|id| vec![id]),
             reason: args["reason"].as_str().map(str::to_owned),
-            before_ms: args["older_than"].as_u64().map(|s| crate::dispatch::lane::now_ms().saturating_sub(s * 1_000)),
+            before_ms: args["older_than"]
+                .as_u64()
+                .map(|s| crate::dispatch::lane::now_ms().saturating_sub(s * 1_000)),
             limit: args["limit"].as_u64().and_then(|limit| usize::try_from(limit).ok()),
             ..DeadFilter::default()
         };
         if let Some(name) = args["sink"].as_str() {
-            match self.dispatch().sinks().into_iter().find(|sink| sink.label == name && (name.contains('#'))) {
+            match self.dispatch().sinks().into_iter().find(|sink| sink.label == name && (name.contains('#')))
+            {
                 Some(sink) => filter.sink = Some(sink.id),
                 None => filter.plugin = Some(name.to_owned()),
             }
@@ -234,7 +244,12 @@ impl Intake {
     }
 
     fn letter(&self, row: &DeadRow) -> Json {
-        let label = self.dispatch().sinks().into_iter().find(|sink| sink.id == row.sink).map(|sink| sink.label.clone());
+        let label = self
+            .dispatch()
+            .sinks()
+            .into_iter()
+            .find(|sink| sink.id == row.sink)
+            .map(|sink| sink.label.clone());
         let mut letter = json!(row);
         letter["sink"] = json!(label.or_else(|| row.plugin.clone()));
         letter
@@ -242,20 +257,20 @@ impl Intake {
 
     async fn dead_show(&self, args: &Json) -> Result<Json, HandleError> {
         let id = args["id"].as_u64().unwrap_or(0);
-        let Some((row, body)) = self.dispatch().shared().spool.dead_show(id).await? else {
+        let Some(found) = self.dispatch().shared().spool.dead_show(id).await? else {
             return Err(HandleError::Admin(format!("there is no dead letter {id}")));
         };
-        let mut letter = self.letter(&row);
-        letter["record"] = record_json(&body);
+        let mut letter = self.letter(&found.row);
+        letter["record"] = record_json(&found.body);
         Ok(letter)
     }
 
     async fn dead_export(&self, args: &Json) -> Result<Json, HandleError> {
         let mut letters = Vec::new();
         for row in self.letters(args).await? {
-            if let Some((row, body)) = self.dispatch().shared().spool.dead_show(row.id).await? {
-                let mut letter = self.letter(&row);
-                letter["record"] = record_json(&body);
+            if let Some(found) = self.dispatch().shared().spool.dead_show(row.id).await? {
+                let mut letter = self.letter(&found.row);
+                letter["record"] = record_json(&found.body);
                 letters.push(letter);
             }
         }

@@ -12,8 +12,9 @@ use crate::dispatch::sink::Sink;
 use crate::item::{LoadKind, Record};
 use crate::observe::chain;
 use crate::plugin::Plugin;
+use crate::plugin::manifest::nearest;
 use crate::salt::frame::{Answer, Code, Envelope, Op, Request};
-use crate::salt::options::{self, OptionsError};
+use crate::salt::options::{self, Asked, OptionsError};
 use crate::salt::records::{self, RecordError};
 use crate::spool::{FrameId, Kind, NewFrame, NewItem, SpoolError};
 
@@ -71,7 +72,14 @@ impl Intake {
             Err(error) => {
                 let code = error.code();
                 let error = chain(&error);
-                tracing::warn!(uid = peer.0, pid = peer.1, returner, operation, code = code.as_str(), "refused: {error}");
+                tracing::warn!(
+                    uid = peer.0,
+                    pid = peer.1,
+                    returner,
+                    operation,
+                    code = code.as_str(),
+                    "refused: {error}"
+                );
                 Answer::Failed { code, error }
             }
         };
@@ -92,7 +100,11 @@ impl Intake {
         }
         self.refuse_unsupported(&plugin, &op, &envelope)?;
         let sink = self.sink(&plugin, &envelope).await?;
-        if op.hands_over() { self.take(&plugin, &sink, &envelope, op).await } else { self.question(&sink, &envelope, op).await }
+        if op.hands_over() {
+            self.take(&plugin, &sink, &envelope, op).await
+        } else {
+            self.question(&sink, &envelope, op).await
+        }
     }
 
     fn pong(&self, interfaces: &[&str]) -> Value {
@@ -111,11 +123,12 @@ impl Intake {
             return Ok(plugin);
         }
         let names = registry.names();
-        let nearest = options::nearest(name, names.iter().map(String::as_str))
+        let nearest = nearest(name, names.iter().map(String::as_str))
             .map_or_else(String::new, |near| format!(", the nearest is `{near}`"));
-        let broken = registry.files().into_iter().find(|file| {
-            file.path.file_stem().is_some_and(|stem| stem == name) && file.error.is_some()
-        });
+        let broken = registry
+            .files()
+            .into_iter()
+            .find(|file| file.path.file_stem().is_some_and(|stem| stem == name) && file.error.is_some());
         let hint = match broken.and_then(|file| file.error) {
             Some(error) => format!("its file is there but cannot be loaded: {error}"),
             None => format!("put `{name}.wasm` into `{}`", self.config().plugins_dir.display()),
@@ -129,8 +142,13 @@ impl Intake {
             Op::Events { .. } if !plugin.interfaces.events => {
                 "takes no events, so it cannot be named in `event_return`"
             }
-            Op::GetLoad { .. } | Op::GetJid { .. } | Op::GetJids | Op::GetJidsFilter { .. } | Op::GetFun { .. }
-            | Op::GetMinions | Op::GetEndTime { .. }
+            Op::GetLoad { .. }
+            | Op::GetJid { .. }
+            | Op::GetJids
+            | Op::GetJidsFilter { .. }
+            | Op::GetFun { .. }
+            | Op::GetMinions
+            | Op::GetEndTime { .. }
                 if !plugin.interfaces.jobs =>
             {
                 return Err(QueryError::NoJobs(envelope.returner.clone()).into());
@@ -142,14 +160,10 @@ impl Intake {
 
     async fn sink(&self, plugin: &Plugin, envelope: &Envelope) -> Result<Arc<Sink>, HandleError> {
         let settings = self.config().plugin(plugin.name());
-        let resolved = options::resolve(&plugin.manifest, &options::Sources {
-            layers: &envelope.layers,
-            ret_config: envelope.ret_config.as_deref(),
-            ret_kwargs: envelope.ret_kwargs.as_ref(),
-            role: envelope.role,
-            fallback: &settings.options,
-        })
-        .map_err(|error| HandleError::Options(plugin.name().to_owned(), error))?;
+        let fallback = crate::config::json_options(&settings.options);
+        let asked = Asked { fallback: Some(&fallback), ..Asked::from(envelope) };
+        let resolved = options::resolve(&plugin.manifest, &asked)
+            .map_err(|error| HandleError::Options(plugin.name().to_owned(), error))?;
         for warning in &resolved.warnings {
             self.warn_once(plugin.name(), warning);
         }
@@ -157,16 +171,25 @@ impl Intake {
     }
 
     /// Takes a hand-over: answered once everything of it is on disk.
-    async fn take(&self, plugin: &Plugin, sink: &Arc<Sink>, envelope: &Envelope, op: Op) -> Result<Value, HandleError> {
+    async fn take(
+        &self,
+        plugin: &Plugin,
+        sink: &Arc<Sink>,
+        envelope: &Envelope,
+        op: Op,
+    ) -> Result<Value, HandleError> {
         let now = now_ms();
-        let mut records = records::from_request(envelope, &op, now, &self.event_ids)?;
+        let events = matches!(op, Op::Events { .. });
+        let mut records = records::records(envelope, op, now, &self.ids)?;
         if !plugin.interfaces.jobs {
             // A notifier has no place for loads. Salt calls `save_load` of an `ext_job_cache` all the same.
             records.retain(|record| !matches!(record, Record::Load(_)));
         }
         // Salt saves a load for every return it gets; where the job is known that says nothing new.
         records.retain(|record| match record {
-            Record::Load(load) if load.kind == LoadKind::Stub => !sink.recent(|recent| recent.has_load(&load.jid)),
+            Record::Load(load) if load.kind == LoadKind::Stub => {
+                !sink.recent(|recent| recent.has_load(&load.jid))
+            }
             _ => true,
         });
         let items = records
@@ -179,8 +202,8 @@ impl Intake {
                         Record::Load(_) => Kind::Load,
                         Record::Event(_) => Kind::Event,
                     },
-                    jid: record.jid().to_owned(),
-                    minion: record.minion().to_owned(),
+                    jid: record.jid().unwrap_or_default().to_owned(),
+                    minion: record.minion().unwrap_or_default().to_owned(),
                     arrived_ms: now,
                     body: record.to_bytes()?,
                 })
@@ -189,8 +212,7 @@ impl Intake {
         let mut seqs = Vec::new();
         if !items.is_empty() {
             // Returns and loads have keys of their own; only events would be stored twice.
-            let id = matches!(op, Op::Events { .. })
-                .then(|| FrameId { at_ms: (envelope.at * 1e3) as u64, uid: envelope.uid });
+            let id = events.then(|| FrameId { at_ms: (envelope.at * 1e3) as u64, uid: envelope.uid });
             let appended = self.dispatch().shared().spool.append(NewFrame { id, items }).await?;
             seqs = appended.seqs;
             for record in &records {
@@ -218,12 +240,15 @@ impl Intake {
             Op::GetJid { jid } => texts(query::get_jid(shared, sink, &jid).await?),
             Op::GetJids => {
                 let jobs = query::list(shared, sink, None, false).await?;
-                Value::Map(jobs.into_iter().map(|(jid, load)| (Value::from(jid), Value::from(load))).collect())
+                Value::Map(
+                    jobs.into_iter().map(|(jid, load)| (Value::from(jid), Value::from(load))).collect(),
+                )
             }
             Op::GetJidsFilter { count, filter_find_job } => {
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
                 let jobs = query::list(shared, sink, Some(count), filter_find_job).await?;
-                let pairs = jobs.into_iter().rev().map(|(jid, load)| Value::Array(vec![jid.into(), load.into()]));
+                let pairs =
+                    jobs.into_iter().rev().map(|(jid, load)| Value::Array(vec![jid.into(), load.into()]));
                 Value::Array(pairs.collect())
             }
             Op::GetFun { fun } => texts(query::get_fun(shared, sink, &fun).await?),
@@ -247,7 +272,9 @@ impl Intake {
         tokio::spawn(async move {
             match query::purge(shared, sink.clone(), keep, archive).await {
                 Ok(0) => {}
-                Ok(removed) => tracing::info!(sink = %sink.label, removed, keep_s = keep.as_secs(), "removed old jobs"),
+                Ok(removed) => {
+                    tracing::info!(sink = %sink.label, removed, keep_s = keep.as_secs(), "removed old jobs")
+                }
                 Err(QueryError::NoJobs(_)) => {}
                 Err(error) => tracing::warn!(sink = %sink.label, "cannot remove old jobs: {}", chain(&error)),
             }
@@ -258,7 +285,9 @@ impl Intake {
 /// How long Salt keeps jobs; none for ever. `keep_jobs` (hours) is the older name that 3006 still honours.
 fn keep_jobs(salt: &serde_json::Map<String, serde_json::Value>) -> Option<Duration> {
     let number = |key: &str| salt.get(key).and_then(serde_json::Value::as_f64);
-    let seconds = number("keep_jobs_seconds").or_else(|| number("keep_jobs").map(|hours| hours * 3_600.0)).unwrap_or(86_400.0);
+    let seconds = number("keep_jobs_seconds")
+        .or_else(|| number("keep_jobs").map(|hours| hours * 3_600.0))
+        .unwrap_or(86_400.0);
     (seconds > 0.0 && seconds.is_finite()).then(|| Duration::from_secs_f64(seconds.min(1e11)))
 }
 

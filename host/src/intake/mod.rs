@@ -8,7 +8,7 @@ pub mod handle;
 pub mod inbox;
 pub mod server;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,10 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::dispatch::Dispatch;
-use crate::salt::records::EventIds;
+use crate::salt::records::Ids;
+
+/// Different warnings that are kept in mind; jobs could make up any number.
+const MAX_WARNED: usize = 1_000;
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +55,10 @@ pub enum IntakeError {
 pub struct Intake {
     dispatch: Arc<Dispatch>,
     rescan: mpsc::Sender<()>,
-    event_ids: EventIds,
+    ids: Ids,
     started: Instant,
+    /// Warnings about options that were said already, by plugin.
+    warned: Mutex<HashSet<String>>,
     /// What was lately said about files of the inbox that wait, so as not to say it again every two seconds.
     inbox_said: Mutex<HashMap<String, Instant>>,
 }
@@ -64,8 +69,9 @@ impl Intake {
         Self {
             dispatch,
             rescan,
-            event_ids: EventIds::new(node),
+            ids: Ids::new(node),
             started: Instant::now(),
+            warned: Mutex::default(),
             inbox_said: Mutex::default(),
         }
     }
@@ -78,6 +84,14 @@ impl Intake {
     /// The lanes.
     pub fn dispatch(&self) -> &Arc<Dispatch> {
         &self.dispatch
+    }
+
+    /// Says what is odd about a plugin's options, once in the life of the daemon.
+    fn warn_once(&self, plugin: &str, warning: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.len() < MAX_WARNED && warned.insert(format!("{plugin}: {warning}")) {
+            tracing::warn!(plugin, "{warning}");
+        }
     }
 
     /// A file of the inbox cannot be taken now; it is tried again.
@@ -93,7 +107,10 @@ impl Intake {
 
 /// Gives a file to a group, by the group's name.
 pub fn give_to_group(path: &Path, group: &str) -> Result<(), IntakeError> {
-    let found = nix::unistd::Group::from_name(group).ok().flatten().ok_or_else(|| IntakeError::Group(group.to_owned()))?;
+    let found = nix::unistd::Group::from_name(group)
+        .ok()
+        .flatten()
+        .ok_or_else(|| IntakeError::Group(group.to_owned()))?;
     nix::unistd::chown(path, None, Some(found.gid)).map_err(|errno| IntakeError::Chown {
         path: path.to_owned(),
         group: group.to_owned(),

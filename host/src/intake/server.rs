@@ -101,14 +101,19 @@ async fn connection(mut stream: UnixStream, intake: Arc<Intake>, mut stop: watch
                 return;
             }
             Err(_) => {
-                tracing::warn!(uid = peer.0, pid = peer.1, "bad frame: its rest did not come within {REST_OF_FRAME:?}");
+                tracing::warn!(
+                    uid = peer.0,
+                    pid = peer.1,
+                    "bad frame: its rest did not come within {REST_OF_FRAME:?}"
+                );
                 refuse(&mut stream, "the rest of the frame did not come in time").await;
                 return;
             }
         };
         rate.wait().await;
         let (answer, keep) = intake.answer(&body, peer).await;
-        let sent = tokio::time::timeout(REST_OF_FRAME, frame::write_frame(&mut stream, &answer, usize::MAX)).await;
+        let sent =
+            tokio::time::timeout(REST_OF_FRAME, frame::write_frame(&mut stream, &answer, usize::MAX)).await;
         if !matches!(sent, Ok(Ok(()))) || !keep {
             return;
         }
@@ -117,7 +122,8 @@ async fn connection(mut stream: UnixStream, intake: Arc<Intake>, mut stop: watch
 
 async fn refuse(stream: &mut UnixStream, text: &str) {
     let answer = Answer::Failed { error: text.to_owned(), code: Code::BadRequest }.to_body();
-    let _ = tokio::time::timeout(Duration::from_secs(1), frame::write_frame(stream, &answer, usize::MAX)).await;
+    let _ =
+        tokio::time::timeout(Duration::from_secs(1), frame::write_frame(stream, &answer, usize::MAX)).await;
 }
 
 /// Limits the frames of one connection by making it wait.

@@ -4,7 +4,7 @@
 //! `required` cannot pass unseen. A manifest that was read is consistent: names are unique, defaults and choices fit
 //! their types, and templates name options that exist.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod reach;
@@ -39,7 +39,7 @@ pub struct Manifest {
 }
 
 /// One option of a plugin.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptionSpec {
     /// The plugin's own name for it, also the one that `ret_kwargs` uses: `[a-z0-9_]+`.
     pub name: String,
@@ -67,7 +67,7 @@ pub struct OptionSpec {
 }
 
 /// The type of an option's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OptionType {
     /// Text.
@@ -84,6 +84,28 @@ pub enum OptionType {
     Map,
     /// The path of a file whose text the host gives to the plugin.
     File,
+}
+
+impl OptionSpec {
+    /// One line for people: the key in Salt's configuration, type, default and meaning.
+    pub fn line(&self, prefix: &str) -> String {
+        let mut line = format!("{prefix}.{}: {}", self.attr, self.kind.described());
+        match (&self.default, self.required) {
+            (_, true) => line.push_str(", required"),
+            (Some(_), _) if self.secret => line.push_str(", has a default"),
+            (Some(default), _) => {
+                line.push_str(&format!(", default `{}`", crate::salt::options::plain(default)))
+            }
+            (None, false) => {}
+        }
+        if self.secret {
+            line.push_str(", secret");
+        }
+        if !self.doc.is_empty() {
+            line.push_str(&format!(". {}", self.doc));
+        }
+        line
+    }
 }
 
 impl OptionType {
@@ -239,6 +261,11 @@ impl Manifest {
     /// The option of that name.
     pub fn option(&self, name: &str) -> Option<&OptionSpec> {
         self.options.iter().find(|option| option.name == name)
+    }
+
+    /// The templates of what the plugin wants to reach, as they are written.
+    pub fn reach_texts(&self) -> Vec<String> {
+        self.reach.iter().map(Template::to_string).collect()
     }
 
     /// What the plugin wants to reach with these options. A wish whose options are not set is left out.

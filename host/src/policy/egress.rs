@@ -80,7 +80,9 @@ impl Egress {
     pub fn check(&self, address: SocketAddr, usage: SocketAddrUse) -> bool {
         let protocol = match usage {
             // wasmtime asks for the implicit bind of every connect; anything but "any address, any port" would be a server.
-            SocketAddrUse::TcpBind | SocketAddrUse::UdpBind if address.ip().is_unspecified() && address.port() == 0 => {
+            SocketAddrUse::TcpBind | SocketAddrUse::UdpBind
+                if address.ip().is_unspecified() && address.port() == 0 =>
+            {
                 return true;
             }
             SocketAddrUse::TcpConnect => Protocol::Tcp,

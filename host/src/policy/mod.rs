@@ -16,7 +16,9 @@ use crate::plugin::manifest::{Host, Origin, Target, Wish, WishKind};
 
 /// Why a line of `allow` cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("`{line}` in `allow` of `[plugin.{plugin}]` is not understood: {why}; hint: write such as \"tcp://db.example.com:3306\" or \"dir:///srv/data\"")]
+#[error(
+    "`{line}` in `allow` of `[plugin.{plugin}]` is not understood: {why}; hint: write such as \"tcp://db.example.com:3306\" or \"dir:///srv/data\""
+)]
 pub struct AllowError {
     /// The line.
     pub line: String,
@@ -87,7 +89,11 @@ impl Policy {
 /// The operator's lines as grants.
 pub fn parse_allow(plugin: &str, allow: &[String]) -> Result<Vec<Wish>, AllowError> {
     let parse = |line: &String| {
-        line.parse::<Wish>().map_err(|why| AllowError { line: line.clone(), plugin: plugin.to_owned(), why: why.to_string() })
+        line.parse::<Wish>().map_err(|why| AllowError {
+            line: line.clone(),
+            plugin: plugin.to_owned(),
+            why: why.to_string(),
+        })
     };
     allow.iter().map(parse).collect()
 }

@@ -6,9 +6,11 @@
 use std::net::IpAddr;
 
 use wasmtime::component::{HasData, Resource, ResourceTable};
-use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{Host, HostResolveAddressStream};
-use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, Network};
-use wasmtime_wasi::p2::{DynPollable, Pollable, ResolveAddressStream, SocketError, subscribe};
+use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{
+    Host, HostResolveAddressStream, ResolveAddressStream,
+};
+use wasmtime_wasi::p2::bindings::sockets::network::{self, ErrorCode, HostNetwork, IpAddress, Network};
+use wasmtime_wasi::p2::{DynPollable, Pollable, SocketError, subscribe};
 
 use super::egress::Egress;
 
@@ -55,6 +57,28 @@ impl Drop for Lookup {
     }
 }
 
+/// The look-up's interface stands on this one; it is as wasmtime-wasi has it.
+impl network::Host for Names<'_> {
+    fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
+        error.downcast()
+    }
+
+    fn network_error_code(
+        &mut self,
+        error: Resource<wasmtime::Error>,
+    ) -> wasmtime::Result<Option<ErrorCode>> {
+        let error = self.table.get(&error)?;
+        Ok(error.downcast_ref::<std::io::Error>().map(ErrorCode::from))
+    }
+}
+
+impl HostNetwork for Names<'_> {
+    fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
+        self.table.delete(network)?;
+        Ok(())
+    }
+}
+
 impl Host for Names<'_> {
     fn resolve_addresses(
         &mut self,
@@ -94,7 +118,10 @@ fn lookup(stream: &Resource<ResolveAddressStream>) -> Resource<Lookup> {
 }
 
 impl HostResolveAddressStream for Names<'_> {
-    fn resolve_next_address(&mut self, stream: Resource<ResolveAddressStream>) -> Result<Option<IpAddress>, SocketError> {
+    fn resolve_next_address(
+        &mut self,
+        stream: Resource<ResolveAddressStream>,
+    ) -> Result<Option<IpAddress>, SocketError> {
         let lookup = self.table.get_mut(&lookup(&stream))?;
         if lookup.task.is_some() {
             return Err(ErrorCode::WouldBlock.into());
@@ -105,7 +132,10 @@ impl HostResolveAddressStream for Names<'_> {
         }
     }
 
-    fn subscribe(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<Resource<DynPollable>> {
+    fn subscribe(
+        &mut self,
+        stream: Resource<ResolveAddressStream>,
+    ) -> wasmtime::Result<Resource<DynPollable>> {
         subscribe(self.table, lookup(&stream))
     }
 

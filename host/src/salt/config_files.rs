@@ -83,10 +83,8 @@ impl SaltConfig {
         if let Some(id) = self.opts.get("id").and_then(Value::as_str) {
             return id.to_owned();
         }
-        let host = nix::unistd::gethostname()
-            .ok()
-            .and_then(|name| name.into_string().ok())
-            .unwrap_or_else(|| "localhost".into());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map_or_else(|_| "localhost".into(), |name| name.trim().to_owned());
         match self.role {
             Role::Master => format!("{host}_master"),
             Role::Minion => self.minion_id.clone().unwrap_or(host),

@@ -3,7 +3,7 @@
 //! Salt looks for an option under several keys in several places; the first place that has a key wins, and nothing
 //! is merged. In order: `ret_kwargs`; an option `profile`; with `ret_config` the map `<ret_config>.<prefix>` and the
 //! key `<ret_config>.<prefix>.<attr>`, unless what they hold is false, zero or empty; the map `<prefix>`; the key
-//! `<prefix>.<attr>`; the default. Each key is looked up in the config, the grains, the pillar, and the master's
+//! `<prefix>.<attr>`; `[plugin.NAME.options]` of returnerd.toml, by the option's name; the default. Each key is looked up in the config, the grains, the pillar, and the master's
 //! config in the pillar. None and empty text count as not set; false and zero are values.
 //!
 //! Two things differ from Salt on purpose: an entry of the wrong shape is passed over instead of raising an error,
@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,7 @@ mod coerce;
 mod tests;
 
 pub use coerce::coerce;
+pub(crate) use coerce::plain;
 use coerce::{found, is_truthy, is_unset};
 
 /// The sources of options: top-level entries of Salt's dictionaries, as the shim sends them.
@@ -38,7 +40,8 @@ pub struct Layers {
 }
 
 /// One of the places where an option can stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Layer {
     /// The config of the minion or master.
     Opts,
@@ -50,6 +53,8 @@ pub enum Layer {
     PillarMaster,
     /// Given with the job.
     Kwargs,
+    /// `[plugin.NAME.options]` of returnerd.toml.
+    Daemon,
     /// The manifest's default.
     Default,
 }
@@ -62,6 +67,7 @@ impl Layer {
             Layer::Pillar => "the pillar".into(),
             Layer::PillarMaster => "the master config in the pillar".into(),
             Layer::Kwargs => "the job's `ret_kwargs`".into(),
+            Layer::Daemon => "returnerd.toml".into(),
             Layer::Default => "the manifest's default".into(),
         }
     }
@@ -80,7 +86,7 @@ impl Layers {
 }
 
 /// Where the value of an option comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The place.
     pub layer: Layer,
@@ -101,6 +107,8 @@ pub struct Asked<'a> {
     pub ret_kwargs: Option<&'a Map<String, Value>>,
     /// Whose config `opts` is.
     pub role: Role,
+    /// What is used where Salt's configuration has nothing, by the options' names.
+    pub fallback: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> From<&'a Envelope> for Asked<'a> {
@@ -110,12 +118,13 @@ impl<'a> From<&'a Envelope> for Asked<'a> {
             ret_config: envelope.ret_config.as_deref().filter(|name| !name.is_empty()),
             ret_kwargs: envelope.ret_kwargs.as_ref(),
             role: envelope.role,
+            fallback: None,
         }
     }
 }
 
 /// Options as a plugin gets them.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Resolved {
     /// The options that have a value, by name, in the order of the manifest. Of type `file` the path stands here.
     pub values: Map<String, Value>,
@@ -292,13 +301,21 @@ impl<'a> Search<'a> {
                 None => self.at(prefix, plain_map, option),
             };
             let value = value.filter(|(value, _)| !is_unset(option.kind, value));
-            value.map(|(value, origin)| (value.clone(), origin)).or_else(|| {
-                let shown = Layer::Default.named(self.asked.role);
-                let origin = Origin { layer: Layer::Default, key: option.name.clone(), shown };
-                option.default.clone().map(|value| (value, origin))
-            })
+            value.or_else(|| self.fallback(option)).map(|(value, origin)| (value.clone(), origin)).or_else(
+                || {
+                    let shown = Layer::Default.named(self.asked.role);
+                    let origin = Origin { layer: Layer::Default, key: option.name.clone(), shown };
+                    option.default.clone().map(|value| (value, origin))
+                },
+            )
         };
         self.manifest.options.iter().map(find).collect()
+    }
+
+    fn fallback(&self, option: &OptionSpec) -> Option<(&'a Value, Origin)> {
+        let value = self.asked.fallback?.get(&option.name)?;
+        let key = format!("plugin.{}.options.{}", self.manifest.name, option.name);
+        Some((value, self.origin(Layer::Daemon, key)))
     }
 
     /// An option in the map that was found under `key`, or else under `key.attr`.
@@ -387,6 +404,15 @@ impl<'a> Search<'a> {
     }
 
     fn warn_of_unknown_keys(&mut self) {
+        for key in self.asked.fallback.into_iter().flat_map(Map::keys) {
+            let names = || self.manifest.options.iter().map(|option| option.name.as_str());
+            if names().all(|name| name != key) {
+                let (name, hint) = (&self.manifest.name, did_you_mean(nearest(key, names())));
+                self.warn(format!(
+                    "`plugin.{name}.options.{key}` in returnerd.toml is no option of the returner `{name}`{hint}"
+                ));
+            }
+        }
         let prefix = &self.manifest.prefix;
         let profile = self.asked.ret_config.map(|name| format!("{name}.{prefix}"));
         for base in std::iter::once(prefix).chain(&profile) {

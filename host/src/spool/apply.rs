@@ -140,9 +140,11 @@ impl Tx<'_> {
             return Ok(Err(SpoolError::Full { bytes: held, max_bytes: self.limits.max_bytes, items }));
         }
         if let Some(id) = frame.id {
-            self.conn
-                .prepare_cached("INSERT INTO frames VALUES (?1, ?2, ?3)")?
-                .execute((time_i64(id.at_ms), id.uid, time_i64(self.now)))?;
+            self.conn.prepare_cached("INSERT INTO frames VALUES (?1, ?2, ?3)")?.execute((
+                time_i64(id.at_ms),
+                id.uid,
+                time_i64(self.now),
+            ))?;
         }
         let mut seqs = Vec::with_capacity(frame.items.len());
         let mut insert = self.conn.prepare_cached(schema::INSERT_ITEM)?;
@@ -255,7 +257,8 @@ impl Tx<'_> {
             .optional()?;
         let Some((sink, size)) = found else { return Ok(()) };
         if let Err(why) = self.dead_room(from_i64(size))? {
-            let until = self.now.saturating_add(u64::try_from(self.limits.dead_hold.as_millis()).unwrap_or(u64::MAX));
+            let until =
+                self.now.saturating_add(u64::try_from(self.limits.dead_hold.as_millis()).unwrap_or(u64::MAX));
             self.hold(seq, until, &format!("{reason} (kept in its lane: {why})"))?;
             self.delta.errors.insert(sink, (format!("{why}; item was to die: {reason}"), self.now));
             self.delta.dead_trouble = Some(Some(why));
@@ -366,9 +369,11 @@ impl Tx<'_> {
     /// Writes what goes with the rest and forgets frame ids that are too old, in steps that grow with the traffic.
     pub(super) fn finish(&mut self, forget: usize) -> Result<(), rusqlite::Error> {
         for (sink, (error, at)) in &self.delta.errors {
-            self.conn
-                .prepare_cached("INSERT OR REPLACE INTO sink_errors VALUES (?1, ?2, ?3)")?
-                .execute((sink, error, time_i64(*at)))?;
+            self.conn.prepare_cached("INSERT OR REPLACE INTO sink_errors VALUES (?1, ?2, ?3)")?.execute((
+                sink,
+                error,
+                time_i64(*at),
+            ))?;
         }
         let keep = u64::try_from(self.limits.frame_ids_for.as_millis()).unwrap_or(u64::MAX);
         self.conn

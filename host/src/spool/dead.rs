@@ -90,11 +90,17 @@ fn condition(filter: &DeadFilter, after: i64) -> (String, Vec<Sql>) {
 }
 
 /// Dead letters by number, without their records, behind the number `after`.
-pub(super) fn list(conn: &Connection, filter: &DeadFilter, after: u64, most: usize) -> Result<Vec<DeadRow>, SpoolError> {
+pub(super) fn list(
+    conn: &Connection,
+    filter: &DeadFilter,
+    after: u64,
+    most: usize,
+) -> Result<Vec<DeadRow>, SpoolError> {
     let (text, values) = condition(filter, time_i64(after));
     let most = most.min(filter.limit.unwrap_or(usize::MAX));
     let limit = i64::try_from(most).unwrap_or(i64::MAX);
-    let mut stmt = conn.prepare(&format!("SELECT {COLUMNS} {FROM} WHERE {text} ORDER BY d.seq LIMIT {limit}"))?;
+    let mut stmt =
+        conn.prepare(&format!("SELECT {COLUMNS} {FROM} WHERE {text} ORDER BY d.seq LIMIT {limit}"))?;
     let rows = stmt.query_map(params_from_iter(values), row)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -109,7 +115,8 @@ pub(super) fn show(conn: &Connection, id: u64) -> Result<Option<DeadLetter>, Spo
 /// Compares the checksum of a row that ends with `body, sum`.
 fn is_sound(r: &Row<'_>) -> Result<bool, rusqlite::Error> {
     let text = |i| r.get_ref(i).and_then(|v| Ok(v.as_bytes()?));
-    let sum = record_sum(r.get(0)?, r.get(1)?, r.get(3)?, text(4)?, text(5)?, r.get(6)?, r.get_ref(13)?.as_blob()?);
+    let sum =
+        record_sum(r.get(0)?, r.get(1)?, r.get(3)?, text(4)?, text(5)?, r.get(6)?, r.get_ref(13)?.as_blob()?);
     Ok(sum == r.get::<_, i64>(14)?)
 }
 
@@ -117,7 +124,9 @@ fn is_sound(r: &Row<'_>) -> Result<bool, rusqlite::Error> {
 pub(super) fn export(conn: &Connection, filter: &DeadFilter, out: &mut dyn Write) -> Result<u64, SpoolError> {
     let (text, values) = condition(filter, 0);
     let limit = filter.limit.map_or(-1, |l| i64::try_from(l).unwrap_or(i64::MAX));
-    let mut stmt = conn.prepare(&format!("SELECT {COLUMNS}, d.body, d.sum {FROM} WHERE {text} ORDER BY d.seq LIMIT {limit}"))?;
+    let mut stmt = conn.prepare(&format!(
+        "SELECT {COLUMNS}, d.body, d.sum {FROM} WHERE {text} ORDER BY d.seq LIMIT {limit}"
+    ))?;
     let mut rows = stmt.query(params_from_iter(values))?;
     let mut count = 0;
     while let Some(r) = rows.next()? {
@@ -130,10 +139,11 @@ pub(super) fn export(conn: &Connection, filter: &DeadFilter, out: &mut dyn Write
 
 /// One line; the outer error is the writing, the inner one the reading.
 fn line(r: &Row<'_>, out: &mut dyn Write) -> io::Result<Result<(), rusqlite::Error>> {
-    let (row, body, damaged) = match row(r).and_then(|row| Ok((row, r.get_ref(13)?.as_blob()?, !is_sound(r)?))) {
-        Ok(both) => both,
-        Err(err) => return Ok(Err(err)),
-    };
+    let (row, body, damaged) =
+        match row(r).and_then(|row| Ok((row, r.get_ref(13)?.as_blob()?, !is_sound(r)?))) {
+            Ok(both) => both,
+            Err(err) => return Ok(Err(err)),
+        };
     let text = std::str::from_utf8(body).ok();
     let body_base64 = text.is_none().then(|| STANDARD.encode(body));
     serde_json::to_writer(&mut *out, &Line { row: &row, body: text, body_base64, damaged })?;
@@ -168,7 +178,12 @@ pub(super) fn export_oldest(
     for id in &ids {
         remove.execute([id])?;
     }
-    tracing::warn!(count = ids.len(), bytes, file = name, "dead letters reached their limit; the oldest were exported");
+    tracing::warn!(
+        count = ids.len(),
+        bytes,
+        file = name,
+        "dead letters reached their limit; the oldest were exported"
+    );
     Ok(Ok((ids.len() as u64, bytes)))
 }
 

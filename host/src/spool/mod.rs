@@ -149,7 +149,8 @@ impl Spool {
     /// # Errors
     /// `Full`, `Unavailable`: nothing was taken, try again later; the others: this frame is not acceptable.
     pub async fn append(&self, frame: NewFrame) -> Result<Appended, SpoolError> {
-        let bytes = frame.items.iter().map(|i| (i.body.len() + i.jid.len() + i.minion.len() + 128) as u64).sum();
+        let bytes =
+            frame.items.iter().map(|i| (i.body.len() + i.jid.len() + i.minion.len() + 128) as u64).sum();
         let room = self.shared().room(bytes).await?;
         self.command(|reply| Command::Append { frame, reply, _room: room }).await
     }
@@ -218,7 +219,7 @@ impl Spool {
     }
 
     /// Makes dead letters of items of a lane whose patience began before `older_than_ms`, at most `limit` and none in
-    /// `skip`; each keeps its last error. Gives how many.
+    /// `skip`; each gets `reason` and keeps its last error. Gives how many.
     ///
     /// # Errors
     /// If the lane cannot be read or the disk takes nothing.
@@ -227,6 +228,7 @@ impl Spool {
         sink: SinkId,
         older_than_ms: u64,
         limit: usize,
+        reason: &str,
         skip: &HashSet<u64>,
     ) -> Result<u64, SpoolError> {
         let skip = self.passed_over(skip)?;
@@ -235,7 +237,6 @@ impl Spool {
         })
         .await?;
         let count = found.len() as u64;
-        let reason = "not stored within the time that items are kept for";
         let dead = |seq| Settlement::Dead { seq, reason: reason.to_owned(), class: DeadClass::Expired };
         self.settle(found.into_iter().map(dead).collect()).await?;
         Ok(count)
@@ -246,7 +247,8 @@ impl Spool {
             let owed = self.shared().owed();
             owed.values().filter(|s| !matches!(s, Settlement::Retry { .. })).map(Settlement::seq).collect()
         };
-        let found = ask(self.shared(), Purpose::Question, move |c| read::pending(c, sink, &what, &owed)).await?;
+        let found =
+            ask(self.shared(), Purpose::Question, move |c| read::pending(c, sink, &what, &owed)).await?;
         Ok(self.sound(found))
     }
 
@@ -288,6 +290,25 @@ impl Spool {
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.shared().book().totals
+    }
+
+    /// Items of a lane and their payload bytes as of the last commit, from memory.
+    #[must_use]
+    pub fn depth(&self, sink: SinkId) -> (u64, u64) {
+        self.shared().book().lanes.get(&sink.0).copied().unwrap_or_default()
+    }
+
+    /// An item that is still in a lane.
+    ///
+    /// # Errors
+    /// If the lanes cannot be read.
+    pub async fn item(&self, seq: u64) -> Result<Option<Item>, SpoolError> {
+        let owed = self.shared().owed().get(&seq).is_some_and(|s| !matches!(s, Settlement::Retry { .. }));
+        if owed {
+            return Ok(None);
+        }
+        let found = ask(self.shared(), Purpose::Question, move |c| read::one(c, seq)).await?;
+        Ok(self.sound(found).pop())
     }
 
     /// All numbers by lane; reads the index only.
@@ -358,7 +379,8 @@ impl Spool {
         let (mut after, mut done) = (0, 0);
         loop {
             let (filter, most) = (filter.clone(), left.min(DEAD_STEP));
-            let rows = ask(self.shared(), Purpose::Question, move |c| dead::list(c, &filter, after, most)).await?;
+            let rows =
+                ask(self.shared(), Purpose::Question, move |c| dead::list(c, &filter, after, most)).await?;
             let Some(last) = rows.last() else { return Ok(done) };
             after = last.id;
             left -= rows.len();

@@ -95,7 +95,8 @@ impl Wal {
         }
         let big = be32(&header, 0) & 1 == 1;
         let start = wal_sum(big, (0, 0), &header[..24]);
-        let header_good = start == (be32(&header, 24), be32(&header, 28)) && be32(&header, 0) | 1 == 0x377f_0683;
+        let header_good =
+            start == (be32(&header, 24), be32(&header, 28)) && be32(&header, 0) | 1 == 0x377f_0683;
         let mut salts = (be32(&header, 16), be32(&header, 20));
         let mut chain = start;
         let mut bad = !header_good;
@@ -174,7 +175,6 @@ impl Pages {
         Ok(pages)
     }
 
-
     pub(super) fn is_free(&self, number: u32) -> bool {
         self.free.contains(&number)
     }
@@ -231,7 +231,10 @@ impl Pages {
 
     /// Calls `found` with the row number (0 in a tree without) and the payload of every cell of every leaf.
     /// `stop` ends it. Gives how many leaves made no sense in part.
-    pub(super) fn cells<E>(&mut self, mut found: impl FnMut(i64, &[u8]) -> Result<bool, E>) -> Result<(u64, u64), E> {
+    pub(super) fn cells<E>(
+        &mut self,
+        mut found: impl FnMut(i64, &[u8]) -> Result<bool, E>,
+    ) -> Result<(u64, u64), E> {
         let (mut bad_pages, mut bad_cells) = (0, 0);
         for number in 2..=self.count {
             if self.is_free(number) {

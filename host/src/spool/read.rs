@@ -204,8 +204,23 @@ fn missing(seq: i64) -> SpoolError {
     ))
 }
 
+/// One item by its number, if it is in a lane.
+pub(super) fn one(conn: &Connection, seq: u64) -> Result<Found, SpoolError> {
+    let mut found = Found::default();
+    let mut get = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM items WHERE seq = ?1"))?;
+    let mut rows = get.query([time_i64(seq)])?;
+    if let Some(r) = rows.next()? {
+        found.add(r)?;
+    }
+    Ok(found)
+}
+
 /// When the next item of a lane is due: 0 for at once, `None` if there is none but those in `skip`.
-pub(super) fn next_due(conn: &Connection, sink: SinkId, skip: &HashSet<u64>) -> Result<Option<u64>, SpoolError> {
+pub(super) fn next_due(
+    conn: &Connection,
+    sink: SinkId,
+    skip: &HashSet<u64>,
+) -> Result<Option<u64>, SpoolError> {
     let most = i64::try_from(skip.len() + 1).unwrap_or(i64::MAX);
     let mut stmt = conn.prepare_cached(
         "SELECT seq, not_before_ms FROM items INDEXED BY lane WHERE sink = ?1 ORDER BY not_before_ms, seq LIMIT ?2",
@@ -227,8 +242,8 @@ pub(super) fn overdue(
     limit: usize,
     skip: &HashSet<u64>,
 ) -> Result<Vec<u64>, SpoolError> {
-    let mut stmt =
-        conn.prepare_cached("SELECT seq FROM items INDEXED BY lane WHERE sink = ?1 AND since_ms < ?2 LIMIT ?3")?;
+    let mut stmt = conn
+        .prepare_cached("SELECT seq FROM items INDEXED BY lane WHERE sink = ?1 AND since_ms < ?2 LIMIT ?3")?;
     let most = i64::try_from(limit.saturating_add(skip.len())).unwrap_or(i64::MAX);
     let mut rows = stmt.query((sink.0, time_i64(older_than_ms), most))?;
     let mut out = Vec::new();
@@ -251,7 +266,12 @@ pub(super) enum Pending {
     Returns { before: Option<u64>, limit: usize },
 }
 
-pub(super) fn pending(conn: &Connection, sink: SinkId, what: &Pending, owed: &HashSet<u64>) -> Result<Found, SpoolError> {
+pub(super) fn pending(
+    conn: &Connection,
+    sink: SinkId,
+    what: &Pending,
+    owed: &HashSet<u64>,
+) -> Result<Found, SpoolError> {
     let mut found = Found::default();
     let spare = |limit: usize| i64::try_from(limit.saturating_add(owed.len())).unwrap_or(i64::MAX);
     let (filter, limit) = match what {
@@ -277,7 +297,8 @@ pub(super) fn pending(conn: &Connection, sink: SinkId, what: &Pending, owed: &Ha
             Pending::Returns { before, limit } => {
                 let before = before.map_or(i64::MAX, time_i64);
                 for seq in newest_returns(conn, sink, before, spare(*limit))? {
-                    let mut get = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM items WHERE seq = ?1"))?;
+                    let mut get =
+                        conn.prepare_cached(&format!("SELECT {COLUMNS} FROM items WHERE seq = ?1"))?;
                     let mut rows = get.query([seq])?;
                     if let Some(r) = rows.next()? {
                         add(r)?;
@@ -305,7 +326,12 @@ pub(super) fn pending(conn: &Connection, sink: SinkId, what: &Pending, owed: &Ha
 }
 
 /// Numbers of the newest returns. Fresh items come from the index in order; retried ones are sorted.
-fn newest_returns(conn: &Connection, sink: SinkId, before: i64, limit: i64) -> Result<Vec<i64>, rusqlite::Error> {
+fn newest_returns(
+    conn: &Connection,
+    sink: SinkId,
+    before: i64,
+    limit: i64,
+) -> Result<Vec<i64>, rusqlite::Error> {
     let mut seqs: Vec<i64> = Vec::new();
     for held in [
         "SELECT seq FROM items AS i INDEXED BY lane WHERE sink = ?1 AND not_before_ms = 0 AND seq < ?2 AND kind = 1 \
@@ -364,8 +390,8 @@ pub(super) fn stats(conn: &Connection, book: &Book) -> Result<Stats, SpoolError>
 pub(super) fn verify(conn: &Connection) -> Result<Verified, SpoolError> {
     let mut out = Verified { problems: super::recover::integrity(conn, 100)?, ..Verified::default() };
     for table in ["items", "dead"] {
-        let mut stmt =
-            conn.prepare(&format!("SELECT seq, sink, kind, jid, minion, arrived_ms, sum, body FROM {table}"))?;
+        let mut stmt = conn
+            .prepare(&format!("SELECT seq, sink, kind, jid, minion, arrived_ms, sum, body FROM {table}"))?;
         let mut rows = stmt.query([])?;
         while let Some(r) = rows.next()? {
             let seq: i64 = r.get(0)?;

@@ -97,7 +97,9 @@ pub(super) fn open(dir: &Path, limits: &Limits, min_seq: i64) -> Result<Opened, 
     let mark = fs::read_to_string(dir.join(MARK)).ok();
     let clean = wal_length == 0 && mark.is_some() && mark == mark_text(&db);
     if mark.is_some() {
-        fs::remove_file(dir.join(MARK)).and_then(|()| sync_dir(dir)).map_err(|e| disk(e, "remove the mark"))?;
+        fs::remove_file(dir.join(MARK))
+            .and_then(|()| sync_dir(dir))
+            .map_err(|e| disk(e, "remove the mark"))?;
     }
     let created = length == 0 && wal_length == 0 && mark.is_none();
     let mut recovery = Recovery { clean: clean || created, created, ..Recovery::default() };
@@ -136,10 +138,14 @@ fn look_outside(db: &Path, wal: &Path, length: u64, created: bool, check: bool) 
         return Some(SpoolError::Damaged("the header is not that of a database".to_owned()));
     }
     let [page_size, version] = [16, 18].map(|at| head.get(at..at + 2).unwrap_or_default());
-    if page_size != (PAGE as u16).to_be_bytes() || version.iter().any(|v| !(1..=2).contains(v)) || head[20] != 0 {
+    if page_size != (PAGE as u16).to_be_bytes()
+        || version.iter().any(|v| !(1..=2).contains(v))
+        || head[20] != 0
+    {
         return Some(SpoolError::Damaged("the header has an odd format".to_owned()));
     }
-    (check && Wal::read(wal).broken).then(|| SpoolError::Damaged("the write-ahead log is broken in the middle".to_owned()))
+    (check && Wal::read(wal).broken)
+        .then(|| SpoolError::Damaged("the write-ahead log is broken in the middle".to_owned()))
 }
 
 /// What can be seen with SQLite. All that is wrong inside is `Damaged`.
@@ -205,7 +211,9 @@ pub(super) fn rebuild(dir: &Path, reason: &str, min_seq: i64) -> Result<Damage, 
     let rescued = rescue::rescue(&db, &beside(&db, "-wal"), &new, min_seq, &mut damage);
     if let Err(err) = rescued {
         let _ = fs::remove_file(&new);
-        return Err(SpoolError::Unavailable { reason: format!("cannot rescue a damaged database: {}", chain(&err)) });
+        return Err(SpoolError::Unavailable {
+            reason: format!("cannot rescue a damaged database: {}", chain(&err)),
+        });
     }
     let base = free_name(&db);
     let note = dir.join(NOTE);

@@ -17,7 +17,13 @@ use super::util::{from_i64, now_ms, private_file, time_i64};
 const STEP: u64 = 2000;
 
 /// Fills `new` from the damaged files and counts what happened. `min_seq`: numbers below it may still be in use.
-pub(super) fn rescue(db: &Path, wal: &Path, new: &Path, min_seq: i64, damage: &mut Damage) -> Result<(), SpoolError> {
+pub(super) fn rescue(
+    db: &Path,
+    wal: &Path,
+    new: &Path,
+    min_seq: i64,
+    damage: &mut Damage,
+) -> Result<(), SpoolError> {
     let mut pages = Pages::open(db, wal).map_err(SpoolError::io("read", db))?;
     private_file(new).map_err(SpoolError::io("create", new))?;
     let conn = schema::open_writing(new)?;
@@ -71,13 +77,19 @@ fn take(conn: &Connection, rowid: i64, payload: &[u8]) -> Result<bool, rusqlite:
         return sink(conn, rowid, &v).unwrap_or(Ok(false));
     }
     if let Some(v) = record(payload, 3) {
-        if let (Some(at), Some(uid), Some(seen)) = (v[0].int(), v[1].blob().filter(|b| b.len() == 16), v[2].int()) {
-            conn.prepare_cached("INSERT OR IGNORE INTO frames VALUES (?1, ?2, ?3)")?
-                .execute((at, uid, seen.min(time_i64(now_ms()))))?;
+        if let (Some(at), Some(uid), Some(seen)) =
+            (v[0].int(), v[1].blob().filter(|b| b.len() == 16), v[2].int())
+        {
+            conn.prepare_cached("INSERT OR IGNORE INTO frames VALUES (?1, ?2, ?3)")?.execute((
+                at,
+                uid,
+                seen.min(time_i64(now_ms())),
+            ))?;
         } else if v[0].is_null()
             && let (Some(error), Some(at)) = (v[1].text(), v[2].int())
         {
-            conn.prepare_cached("INSERT OR IGNORE INTO sink_errors VALUES (?1, ?2, ?3)")?.execute((rowid, error, at))?;
+            conn.prepare_cached("INSERT OR IGNORE INTO sink_errors VALUES (?1, ?2, ?3)")?
+                .execute((rowid, error, at))?;
         }
     }
     Ok(true)
@@ -89,7 +101,8 @@ type Taken = Option<Result<bool, rusqlite::Error>>;
 fn sound(rowid: i64, v: &[Value<'_>], sum: Value<'_>, body: &[u8]) -> Option<()> {
     let (sink, kind) = (v.get(1)?.int()?, v.get(2)?.int()?);
     let (jid, minion, arrived) = (v.get(3)?.text()?, v.get(4)?.text()?, v.get(5)?.int()?);
-    let right = record_sum(rowid, sink, kind, jid.as_bytes(), minion.as_bytes(), arrived, body) == sum.int()?;
+    let right =
+        record_sum(rowid, sink, kind, jid.as_bytes(), minion.as_bytes(), arrived, body) == sum.int()?;
     (right && rowid > 0 && rowid < i64::MAX / 2).then_some(())
 }
 
@@ -99,7 +112,11 @@ fn item(conn: &Connection, rowid: i64, v: &[Value<'_>]) -> Taken {
     sound(rowid, v, sum, body)?;
     // These are not covered by the checksum: made to agree rather than trusted.
     let attempts = v.get(8)?.int().unwrap_or(0).clamp(0, 1_000_000);
-    let not_before = if attempts == 0 { 0 } else { v.get(9)?.int().unwrap_or(1).clamp(1, time_i64(now_ms() + 86_400_000)) };
+    let not_before = if attempts == 0 {
+        0
+    } else {
+        v.get(9)?.int().unwrap_or(1).clamp(1, time_i64(now_ms() + 86_400_000))
+    };
     let row = (
         rowid,
         v.get(1)?.int(),
@@ -116,8 +133,10 @@ fn item(conn: &Connection, rowid: i64, v: &[Value<'_>]) -> Taken {
         body,
     );
     let insert = || {
-        conn.prepare_cached("INSERT OR IGNORE INTO items VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)")?
-            .execute(row)
+        conn.prepare_cached(
+            "INSERT OR IGNORE INTO items VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        )?
+        .execute(row)
     };
     Some(insert().map(|_| true))
 }

@@ -138,7 +138,8 @@ pub(super) struct Loaded {
 pub(super) fn load(conn: &Connection) -> Result<Loaded, SpoolError> {
     let mut out = Loaded { sinks: sinks(conn)?, ..Loaded::default() };
     let mut total = 0;
-    let mut stmt = conn.prepare("SELECT sink, count(*), sum(size) FROM items INDEXED BY lane GROUP BY sink")?;
+    let mut stmt =
+        conn.prepare("SELECT sink, count(*), sum(size) FROM items INDEXED BY lane GROUP BY sink")?;
     let mut rows = stmt.query([])?;
     while let Some(row) = rows.next()? {
         let (sink, count, bytes): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -157,11 +158,10 @@ pub(super) fn load(conn: &Connection) -> Result<Loaded, SpoolError> {
     while let Some(row) = rows.next()? {
         out.errors.insert(row.get(0)?, (row.get(1)?, from_i64(row.get(2)?)));
     }
-    out.dead = conn.query_row(
-        "SELECT count(*), coalesce(sum(size), 0) FROM dead INDEXED BY dead_age",
-        [],
-        |r| Ok((from_i64(r.get(0)?), from_i64(r.get(1)?))),
-    )?;
+    out.dead =
+        conn.query_row("SELECT count(*), coalesce(sum(size), 0) FROM dead INDEXED BY dead_age", [], |r| {
+            Ok((from_i64(r.get(0)?), from_i64(r.get(1)?)))
+        })?;
     out.floor = conn.query_row("SELECT v FROM meta WHERE k = 'floor'", [], |r| r.get(0))?;
     let highest: i64 = conn.query_row(
         "SELECT max(coalesce((SELECT max(seq) FROM items), 0), coalesce((SELECT max(seq) FROM dead), 0))",
@@ -177,8 +177,8 @@ pub(super) fn load(conn: &Connection) -> Result<Loaded, SpoolError> {
 
 /// All sinks; one that is not what was written is damage.
 pub(super) fn sinks(conn: &Connection) -> Result<Vec<SinkRow>, SpoolError> {
-    let mut stmt =
-        conn.prepare("SELECT id, plugin, key, label, options, facts, created_ms, sum FROM sinks ORDER BY id")?;
+    let mut stmt = conn
+        .prepare("SELECT id, plugin, key, label, options, facts, created_ms, sum FROM sinks ORDER BY id")?;
     let mut rows = stmt.query([])?;
     let mut out = Vec::new();
     while let Some(r) = rows.next()? {
@@ -202,7 +202,10 @@ pub(super) fn sinks(conn: &Connection) -> Result<Vec<SinkRow>, SpoolError> {
 /// Writes a sink and its copy.
 pub(super) fn insert_sink(conn: &Connection, row: &SinkRow) -> Result<(), rusqlite::Error> {
     for table in ["sinks", "sinks_copy"] {
-        conn.prepare_cached(&format!("INSERT OR IGNORE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"))?.execute((
+        conn.prepare_cached(&format!(
+            "INSERT OR IGNORE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+        ))?
+        .execute((
             row.id.0,
             &row.plugin,
             &row.key,
@@ -231,6 +234,14 @@ pub(super) fn sink_sum(row: &SinkRow) -> i64 {
 }
 
 /// Checksum of a record; the same in `items` and in `dead`.
-pub(super) fn record_sum(seq: i64, sink: i64, kind: i64, jid: &[u8], minion: &[u8], arrived_ms: i64, body: &[u8]) -> i64 {
+pub(super) fn record_sum(
+    seq: i64,
+    sink: i64,
+    kind: i64,
+    jid: &[u8],
+    minion: &[u8],
+    arrived_ms: i64,
+    body: &[u8],
+) -> i64 {
     Sum::new(2).int(seq).int(sink).int(kind).bytes(jid).bytes(minion).int(arrived_ms).bytes(body).end()
 }

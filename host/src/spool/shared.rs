@@ -25,14 +25,35 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, SpoolError>>;
 
 /// Something for the writer.
 pub(super) enum Command {
-    Append { frame: NewFrame, reply: Reply<Appended>, _room: OwnedSemaphorePermit },
-    Settle { list: Vec<Settlement>, reply: Option<Reply<Settled>> },
-    Sink { new: NewSink, reply: Reply<SinkId> },
-    Revive { ids: Vec<i64>, reply: Reply<u64> },
-    Discard { ids: Vec<i64>, reply: Reply<u64> },
+    Append {
+        frame: NewFrame,
+        reply: Reply<Appended>,
+        _room: OwnedSemaphorePermit,
+    },
+    Settle {
+        list: Vec<Settlement>,
+        reply: Option<Reply<Settled>>,
+    },
+    Sink {
+        new: NewSink,
+        reply: Reply<SinkId>,
+    },
+    Revive {
+        ids: Vec<i64>,
+        reply: Reply<u64>,
+    },
+    Discard {
+        ids: Vec<i64>,
+        reply: Reply<u64>,
+    },
     /// A reader met damage in the files of this generation.
-    Damaged { reason: String, generation: u64 },
-    Close { reply: oneshot::Sender<()> },
+    Damaged {
+        reason: String,
+        generation: u64,
+    },
+    Close {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 #[derive(Default)]

@@ -76,7 +76,10 @@ pub struct SinkRow {
 
 impl std::fmt::Debug for NewSink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NewSink").field("plugin", &self.plugin).field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("NewSink")
+            .field("plugin", &self.plugin)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
     }
 }
 
@@ -181,6 +184,22 @@ pub enum DeadClass {
 }
 
 impl DeadClass {
+    /// `rejected`, `expired` or `damaged`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+            Self::Damaged => "damaged",
+        }
+    }
+
+    /// The reverse of `as_str`.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        [Self::Rejected, Self::Expired, Self::Damaged].into_iter().find(|class| class.as_str() == text)
+    }
+
     pub(super) fn code(self) -> i64 {
         match self {
             Self::Rejected => 0,
@@ -373,6 +392,47 @@ pub struct Recovery {
     pub damage: Option<Damage>,
     /// Set if the disk did not let the database be opened; the writer goes on trying.
     pub unavailable: Option<String>,
+}
+
+impl Recovery {
+    /// What an operator should know of it, a line for each; none after a clean start.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(damage) = &self.damage {
+            lines.push(damage.line());
+        }
+        if let Some(reason) = &self.unavailable {
+            lines.push(format!("the spool takes nothing yet: {reason}"));
+        }
+        lines
+    }
+}
+
+impl Damage {
+    /// What was met and what was saved, in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let aside: Vec<String> = self.set_aside.iter().map(|path| format!("`{}`", path.display())).collect();
+        let mut line = format!(
+            "the spool's database was damaged ({}); {} items, {} dead letters and {} sinks were saved, {} records were \
+             unreadable, {} items lost their sink and are dead letters; the damaged files are kept as {}",
+            self.reason,
+            self.items,
+            self.dead,
+            self.sinks,
+            self.unreadable,
+            self.orphans,
+            if aside.is_empty() { "nothing".to_owned() } else { aside.join(", ") }
+        );
+        if self.may_repeat {
+            line.push_str("; items that were delivered already may come again");
+        }
+        if let Some(reason) = &self.incomplete {
+            line.push_str(&format!("; the rescue ended early: {reason}"));
+        }
+        line
+    }
 }
 
 /// Numbers of one lane.

@@ -157,7 +157,9 @@ impl Writer {
             match done {
                 Ok(0) if self.shared.owed().is_empty() => recover::mark_clean(&self.shared.dir),
                 Ok(_) => {}
-                Err(err) => tracing::warn!(%err, "spool was not closed cleanly; it is checked at the next start"),
+                Err(err) => {
+                    tracing::warn!(%err, "spool was not closed cleanly; it is checked at the next start")
+                }
             }
         }
         self.lock = None;

@@ -206,8 +206,9 @@ impl Writer {
         self.check = None;
         self.conn = None;
         self.shared.readers.clear();
-        let result = recover::rebuild(&self.shared.dir, reason, self.next_seq)
-            .and_then(|damage| Ok((damage, recover::open(&self.shared.dir, &self.shared.limits, self.next_seq)?)));
+        let result = recover::rebuild(&self.shared.dir, reason, self.next_seq).and_then(|damage| {
+            Ok((damage, recover::open(&self.shared.dir, &self.shared.limits, self.next_seq)?))
+        });
         match result {
             Ok((damage, opened)) => {
                 recover::report(&damage);
@@ -227,9 +228,11 @@ impl Writer {
         let mut commands: Vec<Command> = commands.into();
         if self.degraded() {
             let reason = self.reason();
-            commands.retain_mut(|c| !matches!(c, Command::Append { .. } | Command::Sink { .. } | Command::Revive { .. }) || {
-                self.refuse(c, &reason);
-                false
+            commands.retain_mut(|c| {
+                !matches!(c, Command::Append { .. } | Command::Sink { .. } | Command::Revive { .. }) || {
+                    self.refuse(c, &reason);
+                    false
+                }
             });
         }
         if commands.is_empty() {
@@ -255,8 +258,9 @@ impl Writer {
                 {
                     tracing::debug!(%err, "the log was not emptied");
                 }
-                let (settle, other): (Vec<_>, Vec<_>) =
-                    commands.into_iter().partition(|c| matches!(c, Command::Settle { .. } | Command::Discard { .. }));
+                let (settle, other): (Vec<_>, Vec<_>) = commands
+                    .into_iter()
+                    .partition(|c| matches!(c, Command::Settle { .. } | Command::Discard { .. }));
                 for command in other {
                     self.refuse_owned(command, &reason);
                 }
@@ -464,7 +468,6 @@ impl Writer {
             self.shared.fresh.send_replace(u64::try_from(self.next_seq - 1).unwrap_or(0));
         }
     }
-
 }
 
 fn take_close(commands: &mut VecDeque<Command>) -> Option<tokio::sync::oneshot::Sender<()>> {

@@ -125,6 +125,21 @@ impl std::fmt::Display for Wish {
     }
 }
 
+/// A grant as an operator writes it: a template without options.
+impl std::str::FromStr for Wish {
+    type Err = ManifestError;
+
+    fn from_str(text: &str) -> Result<Wish, ManifestError> {
+        let place = format!("reach `{text}`");
+        let template = Template::parse(text, &[])?;
+        let kind = template.kind.ok_or_else(|| invalid(&place, "it is not like `tcp://host:port`".into()))?;
+        let port = template.port.as_deref().map(literal);
+        template
+            .wish(kind, &literal(&template.place), port.as_deref(), Origin::Literal)
+            .map_err(|why| invalid(&place, why))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),

@@ -98,7 +98,7 @@ pub(super) fn found(value: &Value, secret: bool) -> String {
 }
 
 /// A value as one would write it, cut if it is long.
-pub(super) fn plain(value: &Value) -> String {
+pub(crate) fn plain(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     if text.chars().count() <= 80 { text } else { text.chars().take(80).chain(['…']).collect() }
 }

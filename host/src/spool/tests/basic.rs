@@ -192,7 +192,10 @@ async fn the_lane_is_read_from_its_index_alone() {
         let plan: Vec<String> = conn
             .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
             .unwrap()
-            .query_map(rusqlite::params_from_iter((0..if sql == read::FRESH { 2 } else { 3 }).map(|_| 1)), |r| r.get(3))
+            .query_map(
+                rusqlite::params_from_iter((0..if sql == read::FRESH { 2 } else { 3 }).map(|_| 1)),
+                |r| r.get(3),
+            )
             .unwrap()
             .map(Result::unwrap)
             .collect();
@@ -219,12 +222,16 @@ async fn arrivals_and_expiry() {
     let sink = spool.sink(new_sink("a")).await.unwrap();
     let mut arrivals = spool.arrivals();
     let old = NewItem { arrived_ms: 1000, ..item(sink, "1", b"old") };
-    let got = spool.append(frame(vec![old.clone(), old.clone(), old, item(sink, "1", b"young")])).await.unwrap().seqs;
+    let got = spool
+        .append(frame(vec![old.clone(), old.clone(), old, item(sink, "1", b"young")]))
+        .await
+        .unwrap()
+        .seqs;
     arrivals.changed().await.unwrap();
     assert_eq!(*arrivals.borrow(), got[3]);
     spool.settle(vec![retry(got[1], 1 << 40)]).await.unwrap();
     let out = HashSet::from([got[0]]);
-    assert_eq!(spool.expire(sink, 2000, 10, &out).await.unwrap(), 2);
+    assert_eq!(spool.expire(sink, 2000, 10, "too old", &out).await.unwrap(), 2);
     let dead = spool.dead_list(DeadFilter::default()).await.unwrap();
     assert_eq!(dead.iter().map(|d| d.id).collect::<Vec<_>>(), got[1..3]);
     assert_eq!(dead[0].error.as_deref(), Some("connection refused"));
@@ -234,6 +241,6 @@ async fn arrivals_and_expiry() {
     assert_eq!(spool.totals().dead, 1);
     // Put back, its patience begins again.
     assert_eq!(spool.dead_retry(DeadFilter::default()).await.unwrap(), 1);
-    assert_eq!(spool.expire(sink, 2000, 10, &out).await.unwrap(), 0);
+    assert_eq!(spool.expire(sink, 2000, 10, "too old", &out).await.unwrap(), 0);
     assert_eq!(seqs(&everything(&spool, sink).await), [got[0], got[1], got[3]]);
 }

@@ -8,7 +8,8 @@ async fn dead_letters_are_found_by_what_is_known_of_them() {
     let spool = open(dir.path());
     let a = spool.sink(new_sink("mysql")).await.unwrap();
     let b = spool.sink(new_sink("slack")).await.unwrap();
-    let (one, two, three) = (put(&spool, a, b"1").await, put(&spool, a, b"22").await, put(&spool, b, b"\xff3").await);
+    let (one, two, three) =
+        (put(&spool, a, b"1").await, put(&spool, a, b"22").await, put(&spool, b, b"\xff3").await);
     spool.settle(vec![retry(two, 1)]).await.unwrap();
     let other = Settlement::Dead { seq: two, reason: "too wide".to_owned(), class: DeadClass::Rejected };
     spool.settle(vec![rejected(one), other, rejected(three)]).await.unwrap();
@@ -30,8 +31,11 @@ async fn dead_letters_are_found_by_what_is_known_of_them() {
     assert_eq!((letter.row.attempts, letter.row.size, &letter.body[..]), (1, 2, &b"22"[..]));
     let (lines, count) = spool.dead_export(all(), Vec::new()).await.unwrap();
     assert_eq!(count, 3);
-    let lines: Vec<serde_json::Value> =
-        lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect();
+    let lines: Vec<serde_json::Value> = lines
+        .split(|b| *b == b'\n')
+        .filter(|l| !l.is_empty())
+        .map(|l| serde_json::from_slice(l).unwrap())
+        .collect();
     assert_eq!((&lines[1]["body"], &lines[1]["reason"]), (&"22".into(), &"too wide".into()));
     assert_eq!((&lines[2]["body_base64"], &lines[2]["plugin"]), (&"/zM=".into(), &"slack".into()));
     let reader = SpoolReader::open(dir.path()).unwrap();
@@ -51,7 +55,10 @@ async fn many_dead_letters_are_put_back_in_small_commits() {
     let sink = spool.sink(new_sink("a")).await.unwrap();
     let got = spool.append(frame(vec![item(sink, "1", b"x"); 1300])).await.unwrap().seqs;
     spool.settle(got.iter().map(|s| rejected(*s)).collect()).await.unwrap();
-    assert_eq!(spool.dead_retry(DeadFilter { limit: Some(1100), ..DeadFilter::default() }).await.unwrap(), 1100);
+    assert_eq!(
+        spool.dead_retry(DeadFilter { limit: Some(1100), ..DeadFilter::default() }).await.unwrap(),
+        1100
+    );
     assert_eq!(spool.totals().dead, 200);
 }
 
@@ -81,8 +88,7 @@ async fn a_full_table_refuses_and_says_so() {
 async fn the_oldest_are_exported_before_they_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("dead");
-    let limits =
-        Limits { max_dead_bytes: 100, dead_policy: DeadPolicy::Export(out.clone()), ..small() };
+    let limits = Limits { max_dead_bytes: 100, dead_policy: DeadPolicy::Export(out.clone()), ..small() };
     let (spool, _) = Spool::open(dir.path().join("state"), limits).unwrap();
     let sink = spool.sink(new_sink("a")).await.unwrap();
     let mut got = Vec::new();

@@ -10,7 +10,10 @@ struct Tmpfs(PathBuf);
 impl Tmpfs {
     fn mount(at: &Path, size: &str) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
-        let out = Process::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(at).output();
+        let out = Process::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(at)
+            .output();
         if out.is_ok_and(|o| o.status.success()) {
             return Some(Self(at.to_owned()));
         }
@@ -59,9 +62,13 @@ async fn a_full_disk_stops_acceptance_and_frees_it_without_a_restart() {
         expected.extend(taken.iter().copied());
         assert!(!taken.is_empty() && spool.append(frame(vec![item(sink, "1", b"x")])).await.is_err());
         // Settling goes on while the disk is full.
-        let out = spool.batch(sink, BatchLimits { max_items: 20, max_bytes: 1 << 20 }, 1, &HashSet::new()).await.unwrap();
+        let out = spool
+            .batch(sink, BatchLimits { max_items: 20, max_bytes: 1 << 20 }, 1, &HashSet::new())
+            .await
+            .unwrap();
         assert_eq!(out.len(), 20);
-        let settled = spool.settle(out.iter().map(|i| Settlement::Delivered { seq: i.seq }).collect()).await.unwrap();
+        let settled =
+            spool.settle(out.iter().map(|i| Settlement::Delivered { seq: i.seq }).collect()).await.unwrap();
         eprintln!("round {round}: took {}, settling was {settled:?}", taken.len());
         out.iter().for_each(|i| assert!(expected.remove(&i.seq)));
         assert_eq!(seqs(&everything(&spool, sink).await).into_iter().collect::<HashSet<_>>(), expected);

@@ -63,7 +63,9 @@ async fn a_reader_does_not_hold_up_the_writer() {
     put(&spool, sink, b"x").await;
     let reader = schema::open_reading(&dir.path().join(DB)).unwrap();
     reader.execute_batch("BEGIN").unwrap();
-    let count = |c: &rusqlite::Connection| c.query_row("SELECT count(*) FROM items", [], |r| r.get::<_, i64>(0)).unwrap();
+    let count = |c: &rusqlite::Connection| {
+        c.query_row("SELECT count(*) FROM items", [], |r| r.get::<_, i64>(0)).unwrap()
+    };
     assert_eq!(count(&reader), 1);
     for _ in 0..10 {
         put(&spool, sink, b"x").await;

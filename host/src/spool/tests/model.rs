@@ -18,12 +18,21 @@ enum Op {
     /// Frames given at the same time: how many items each has, and whether its id is new (or one used before).
     Append(Vec<(usize, Option<u8>)>),
     /// Takes a batch of a lane and settles it: 0 delivered, 1 retried, 2 rejected, else kept.
-    Batch { sink: usize, most: usize, settle: Vec<u8> },
+    Batch {
+        sink: usize,
+        most: usize,
+        settle: Vec<u8>,
+    },
     DeadRetry(usize),
     DeadDrop(usize),
     /// The disk fails for so many steps.
-    Fail { full: bool, steps: u32 },
-    Reopen { clean: bool },
+    Fail {
+        full: bool,
+        steps: u32,
+    },
+    Reopen {
+        clean: bool,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -79,7 +88,8 @@ impl World {
 
     fn arm(&self, spool: &Spool, at: &[u32]) {
         let (state, root, at) = (self.state(), self.root.path().to_owned(), at.to_vec());
-        let (model, kills, failing, step) = (self.model.clone(), self.kills.clone(), self.failing.clone(), self.step.clone());
+        let (model, kills, failing, step) =
+            (self.model.clone(), self.kills.clone(), self.failing.clone(), self.step.clone());
         spool.shared().fault.set(move |_| {
             let mut n = lock(&step);
             *n += 1;
@@ -91,7 +101,8 @@ impl World {
             let mut failing = lock(&failing);
             if failing.1 > 0 {
                 failing.1 -= 1;
-                let code = if failing.0 { rusqlite::ffi::SQLITE_FULL } else { rusqlite::ffi::SQLITE_IOERR_WRITE };
+                let code =
+                    if failing.0 { rusqlite::ffi::SQLITE_FULL } else { rusqlite::ffi::SQLITE_IOERR_WRITE };
                 return Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None));
             }
             Ok(())
@@ -125,7 +136,10 @@ fn agree(model: &Model, found: &BTreeMap<String, Place>, what: &str) {
     for (name, at) in found {
         assert!(at.lane != at.dead, "{what}: {name} is in both tables");
         let known = model.items.get(name).unwrap_or_else(|| panic!("{what}: {name} was never given"));
-        assert!((at.lane && known.lane) || (at.dead && known.dead), "{what}: {name} is at {at:?}, not {known:?}");
+        assert!(
+            (at.lane && known.lane) || (at.dead && known.dead),
+            "{what}: {name} is at {at:?}, not {known:?}"
+        );
     }
     for (name, known) in &model.items {
         assert!(found.contains_key(name) || known.gone, "{what}: {name} is lost, it was {known:?}");
@@ -206,7 +220,13 @@ fn check_counts(spool: &Spool, found: &BTreeMap<String, Place>) {
     assert_eq!(t.dead, found.values().filter(|p| p.dead).count() as u64);
 }
 
-async fn append(world: &World, spool: &Spool, sinks: [SinkId; 2], frames: Vec<(usize, Option<u8>)>, fresh: &mut usize) {
+async fn append(
+    world: &World,
+    spool: &Spool,
+    sinks: [SinkId; 2],
+    frames: Vec<(usize, Option<u8>)>,
+    fresh: &mut usize,
+) {
     let mut tasks = Vec::new();
     let mut used = HashSet::new();
     for (count, given) in frames {
@@ -218,7 +238,9 @@ async fn append(world: &World, spool: &Spool, sinks: [SinkId; 2], frames: Vec<(u
         let items = names.iter().enumerate().map(|(i, n)| item(sinks[i % 2], "1", n.as_bytes())).collect();
         if !known {
             let mut model = lock(&world.model);
-            model.items.extend(names.iter().map(|n| (n.clone(), Place { lane: true, dead: false, gone: true })));
+            model
+                .items
+                .extend(names.iter().map(|n| (n.clone(), Place { lane: true, dead: false, gone: true })));
             model.open_frames.push(names.clone());
             given.map(|n| model.ids.insert(n, false));
         }

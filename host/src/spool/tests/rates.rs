@@ -11,7 +11,12 @@ async fn rates_against_a_bare_file() {
     let only = std::env::var("SPOOL_PRODUCERS").ok().and_then(|v| v.parse().ok());
     for producers in only.map_or(vec![1, 8, 64, 512], |n| vec![n]) {
         let rate = measure::appends(dir.path(), producers, 1024, Duration::from_secs(1), 5).await.unwrap();
-        println!("{producers:4} producers: spool {:8.0}/s, bare {:8.0}/s, ratio {:.2}", rate.spool, rate.bare, rate.ratio());
+        println!(
+            "{producers:4} producers: spool {:8.0}/s, bare {:8.0}/s, ratio {:.2}",
+            rate.spool,
+            rate.bare,
+            rate.ratio()
+        );
     }
 }
 
@@ -40,7 +45,10 @@ async fn rates_with_a_million_items() {
         let (spool, recovery) = Spool::open(path, small()).unwrap();
         println!("{what}: open with {} items in {:?}, {}", recovery.items, start.elapsed(), rss());
         let start = Instant::now();
-        let items = spool.batch(sink, BatchLimits { max_items: 500, max_bytes: 1 << 20 }, 1, &HashSet::new()).await.unwrap();
+        let items = spool
+            .batch(sink, BatchLimits { max_items: 500, max_bytes: 1 << 20 }, 1, &HashSet::new())
+            .await
+            .unwrap();
         println!("{what}: batch of {} in {:?}", items.len(), start.elapsed());
         let start = Instant::now();
         spool.settle(items.iter().map(|i| Settlement::Delivered { seq: i.seq }).collect()).await.unwrap();
@@ -51,13 +59,19 @@ async fn rates_with_a_million_items() {
         let start = Instant::now();
         let mut n = 0;
         while n < 100_000 {
-            let items = spool.batch(sink, BatchLimits { max_items: 1000, max_bytes: 8 << 20 }, 1, &HashSet::new()).await.unwrap();
+            let items = spool
+                .batch(sink, BatchLimits { max_items: 1000, max_bytes: 8 << 20 }, 1, &HashSet::new())
+                .await
+                .unwrap();
             n += items.len();
             spool.settle(items.iter().map(|i| retry(i.seq, 1 << 45)).collect()).await.unwrap();
         }
         println!("{what}: {n} items retried in {:?}", start.elapsed());
         let start = Instant::now();
-        let items = spool.batch(sink, BatchLimits { max_items: 500, max_bytes: 1 << 20 }, 1, &HashSet::new()).await.unwrap();
+        let items = spool
+            .batch(sink, BatchLimits { max_items: 500, max_bytes: 1 << 20 }, 1, &HashSet::new())
+            .await
+            .unwrap();
         println!("{what}: batch of {} behind {n} held back in {:?}", items.len(), start.elapsed());
         let start = Instant::now();
         spool.stats().await.unwrap();

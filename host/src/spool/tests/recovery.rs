@@ -60,7 +60,10 @@ async fn check(left: &Left, at: &Path, what: &str) -> usize {
     let (spool, recovery) = Spool::open(at, small()).unwrap_or_else(|e| panic!("{what}: {e:?}"));
     assert_eq!(recovery.unavailable, None, "{what}");
     if let Some(damage) = &recovery.damage {
-        assert!(!damage.set_aside.is_empty() && damage.set_aside.iter().all(|p| p.exists()), "{what}: {damage:?}");
+        assert!(
+            !damage.set_aside.is_empty() && damage.set_aside.iter().all(|p| p.exists()),
+            "{what}: {damage:?}"
+        );
     }
     let sink = spool.sink(new_sink("new")).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
     let new = put(&spool, sink, b"new").await;
@@ -185,7 +188,8 @@ async fn items_whose_sink_is_lost_become_dead_letters() {
     let left = leave().await;
     let mut bytes = fs::read(left.clean.join(DB)).unwrap();
     let secret = b"{\"password\"";
-    let places: Vec<usize> = (0..bytes.len() - secret.len()).filter(|i| bytes[*i..].starts_with(secret)).collect();
+    let places: Vec<usize> =
+        (0..bytes.len() - secret.len()).filter(|i| bytes[*i..].starts_with(secret)).collect();
     assert!(places.len() >= 4, "each sink is written twice");
     for place in places {
         bytes[place] = b'X';
@@ -304,7 +308,9 @@ async fn a_large_file_is_checked_in_the_background() {
     // An entry of the index by job names another job: SQLite's trees are well-formed.
     let mut bytes = fs::read(left.clean.join(DB)).unwrap();
     let conn = rusqlite::Connection::open(left.clean.join(DB)).unwrap();
-    let root = conn.query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'job'", [], |r| r.get::<_, i64>(0)).unwrap() as usize;
+    let root = conn
+        .query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'job'", [], |r| r.get::<_, i64>(0))
+        .unwrap() as usize;
     drop(conn);
     let page = &mut bytes[(root - 1) * 4096..root * 4096];
     let place = page.windows(4).rposition(|w| w == b"job2").unwrap();
