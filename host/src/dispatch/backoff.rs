@@ -16,11 +16,6 @@ impl Backoff {
         Self { first, longest, failures: 0 }
     }
 
-    /// Failures in a row.
-    pub fn failures(&self) -> u32 {
-        self.failures
-    }
-
     /// Notes a failure and gives the pause after it: between half and the whole of the doubled time, so that many daemons do not
     /// come back to a restarted server in the same moment.
     pub fn next(&mut self) -> Duration {

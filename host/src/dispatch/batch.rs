@@ -69,11 +69,6 @@ impl Batch {
         batch.items = items;
         batch
     }
-
-    /// A job id of the batch, for a log line.
-    pub fn any_jid(&self) -> &str {
-        self.items.iter().map(|item| item.jid.as_str()).find(|jid| !jid.is_empty()).unwrap_or("-")
-    }
 }
 
 #[cfg(test)]

@@ -53,8 +53,10 @@ _Mapping = collections.abc.Mapping
 _SECRETS = frozenset(("key", "token", "eauth", "username", "password", "ret_kwargs"))
 # Answers after which the same record may be taken later.
 _LATER = ("full", "unavailable", "unreachable")
-# Levels of a frame; its documents may have 1,000, and the packer written in C ends at about 511.
+# Levels of a frame: the daemon refuses documents with more than 1,000.
 _MAX_DEPTH = 1000
+# The packer ends, by its release, at 511 or 1,024 levels. In so many lists it ends before `_MAX_DEPTH`.
+_PADDING = 32
 _PLAIN_TYPES = frozenset((str, bytes, bool, int, float, type(None), dict, list, tuple))
 
 
@@ -75,7 +77,7 @@ def returner(ret):
 
 def save_load(jid, load, minions=None):
     """Hand over the load of a job. Salt also calls this with each return of the job in the load's place."""
-    fields = {"jid": _jid(jid), "load": _scrubbed(load), "minions": _names(minions)}
+    fields = {"jid": _jid(jid), "load": _scrubbed(load), "minions": minions}
     # The syndic's code and salt-ssh do not guard the call. They give no `minions`, publishing does.
     _hand_over("load", fields, guarded=minions is not None)
 
@@ -83,7 +85,7 @@ def save_load(jid, load, minions=None):
 def save_minions(jid, minions, syndic_id=None):
     """Hand over the ids of minions that a syndic expects to answer a job."""
     syndic_id = None if syndic_id is None else _text(syndic_id)
-    fields = {"jid": _jid(jid), "minions": _names(minions) or [], "syndic_id": syndic_id}
+    fields = {"jid": _jid(jid), "minions": minions, "syndic_id": syndic_id}
     _hand_over("minions", fields, guarded=False)
 
 
@@ -161,8 +163,8 @@ def prep_jid(nocache=None, passed_jid=""):
     if "jobs" not in INTERFACES and nocache is not None and passed_jid is None:
         return {
             "error": f"the returner `{VIRTUALNAME}` stores no jobs, so it cannot be the `master_job_cache`; hint: take"
-            " that line out of the master config and name the returner with `--return` or in `ext_job_cache`; if its"
-            " plugin has learnt to store jobs, run `returnerd salt install` and restart Salt"
+            " that line out of the master config and name the returner with `--return` or as `return` in the minion"
+            " config; if its plugin has learnt to store jobs, run `returnerd salt install` and restart Salt"
         }
     jid = _new_jid()
     # The next id of this process must differ, so wait for the next microsecond.
@@ -188,21 +190,11 @@ def _jid(jid):
     return jid if isinstance(jid, (str, bytes, int)) else _text(jid)
 
 
-def _names(minions):
-    """The minions as a list; Salt also gives the view of a map's keys."""
-    if minions is None or isinstance(minions, (str, bytes)):
-        return minions
-    try:
-        return list(minions)
-    except TypeError:
-        return _text(minions)
-
-
 def _event(event):
     event = event if isinstance(event, _Mapping) else {"data": event}
     tag = _text(event.get("tag", ""))
     # The events of a job can hold its load and so the log-in; others have such keys for reasons of their own.
-    of_job = tag.startswith(("salt/job/", "salt/run/", "salt/wheel/"))
+    of_job = any(part in tag for part in ("salt/job/", "salt/run/", "salt/wheel/"))
     return {"tag": tag, "data": _scrubbed(event.get("data"), _SECRETS if of_job else ("ret_kwargs",))}
 
 
@@ -219,7 +211,7 @@ def _without(record, names):
     if not isinstance(record, _Mapping):
         return record
     hidden = {*names, *(name.encode() for name in names)}
-    return {key: value for key, value in record.items() if key not in hidden}
+    return {key: value for key, value in list(record.items()) if key not in hidden}
 
 
 def _new_jid():
@@ -265,7 +257,7 @@ def _retention(opts, operation):
     found = {name: opts.get(name) for name in names if opts.get(name) is not None}
     if operation == "clean_old_jobs":
         try:
-            # Each release has its own view of which of the first two counts.
+            # Each release has its own rule which of the first two counts.
             from salt.utils.job import get_keep_jobs_seconds
 
             found["keep_jobs_seconds"] = get_keep_jobs_seconds(opts)
@@ -324,6 +316,8 @@ def _ask(operation, fields=None):
 
 def _hand_over(operation, fields, guarded, ret_config=None, ret_kwargs=None):
     """Give a record to the daemon or else to the inbox; raise an error only where the call is guarded."""
+    record = fields.get("ret", fields)
+    jid = record.get("jid") if isinstance(record, _Mapping) else None
     try:
         frame, name = _frame(operation, fields, ret_config, ret_kwargs)
         try:
@@ -335,11 +329,11 @@ def _hand_over(operation, fields, guarded, ret_config=None, ret_kwargs=None):
                 _to_inbox(frame, name)
             except OSError as error:
                 raise _Failed(f"{failed}; and it cannot be kept in the inbox: {error}") from None
-            log.warning("%s: kept in the inbox for later: %s", VIRTUALNAME, failed)
+            log.warning("%s: `%s` of job %s is kept in the inbox: %s", VIRTUALNAME, operation, jid, failed)
     except Exception as error:  # pylint: disable=broad-except
         if guarded:
             raise
-        log.error("%s: a record (%s) is lost: %s", VIRTUALNAME, operation, error)
+        log.error("%s: `%s` of job %s is lost: %s", VIRTUALNAME, operation, jid, error)
 
 
 def _settings():
@@ -479,8 +473,12 @@ def _job(jid, text):
 
 def _encode(value):
     """The msgpack of a value; what has none becomes text."""
+    padded = value
+    for _ in range(_PADDING):
+        padded = [padded]
     try:
-        return msgpack.packb(value, default=_plain, use_bin_type=True, unicode_errors="surrogatepass")
+        # Of each list around the value one byte was written.
+        return msgpack.packb(padded, default=_plain, use_bin_type=True, unicode_errors="surrogatepass")[_PADDING:]
     except Exception:  # pylint: disable=broad-except
         # Too deep for the packer, holding itself, changed by another thread, or odd in some other way.
         return _encode_slowly(value)
@@ -545,10 +543,9 @@ def _plain(value):
 
 def _date(value):
     """A date as Salt writes it: without its zone, so that Salt's master too sees the time of that zone."""
-    day = f"{value.year:04d}{value.month:02d}{value.day:02d}"
-    if not isinstance(value, datetime.datetime):
-        return f"{day}T00:00:00.000000".encode()
-    return f"{day}T{value.hour:02d}:{value.minute:02d}:{value.second:02d}.{value.microsecond:06d}".encode()
+    midnight = datetime.datetime(value.year, value.month, value.day)
+    moment = value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else midnight
+    return moment.isoformat(timespec="microseconds").replace("-", "").encode()
 
 
 def _text(value):

@@ -37,6 +37,7 @@ pub mod jobs {
         pub_export_macro: true,
         export_macro_name: "export_jobs",
         default_bindings_module: "returner_sdk::bindings::jobs",
+        additional_derives: [PartialEq],
         with: { "salt:returner/types@0.1.0": super::lifecycle::salt::returner::types },
     });
 }

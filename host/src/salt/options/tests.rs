@@ -47,7 +47,10 @@ fn try_with(
         master: layer("master"),
     };
     let kwargs = ret_kwargs.as_ref().map(object);
-    resolve(manifest, &Asked { layers: &layers, ret_config, ret_kwargs: kwargs.as_ref(), role: Role::Minion })
+    resolve(
+        manifest,
+        &Asked { layers: &layers, ret_config, ret_kwargs: kwargs.as_ref(), role: Role::Minion, fallback: None },
+    )
 }
 
 fn with(manifest: &Manifest, layers: serde_json::Value) -> Resolved {
