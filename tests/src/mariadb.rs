@@ -64,8 +64,11 @@ impl MariaDb {
 
     fn start_in(scratch: Scratch, options: &[&str]) -> Self {
         let data = scratch.path().join("data");
+        // Servers that share a directory for temporary tables remove each other's.
+        fs::create_dir(scratch.path().join("tmp")).unwrap();
         run(
             Command::new("mariadb-install-db")
+                .env("TMPDIR", scratch.path().join("tmp"))
                 .arg("--no-defaults")
                 .arg(format!("--datadir={}", data.display()))
                 .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
@@ -139,6 +142,7 @@ impl MariaDb {
         let log = self.scratch.path().join("mariadbd.log");
         let mut command = Command::new(installed().expect("`mariadbd` is not installed"));
         command
+            .env("TMPDIR", self.scratch.path().join("tmp"))
             .arg("--no-defaults")
             .arg(format!("--datadir={}", data.display()))
             .arg(format!("--socket={}", self.socket().display()))

@@ -30,6 +30,9 @@ const PAGE: u32 = 5_000;
 /// Bytes of one list; a longer one is cut to the newest jobs.
 const MAX_LIST: usize = 48 << 20;
 
+/// Loads on their way that are read at once for a list.
+const PENDING_LOADS: usize = 5_000;
+
 /// Returns on their way that are looked at for `get_fun` and `get_minions`: the newest.
 const PENDING_RETURNS: usize = 10_000;
 
@@ -182,6 +185,46 @@ pub async fn get_jid(
     Ok(all)
 }
 
+/// The loads that wait, joined by job: at least as many of the newest jobs as are wanted, each with all that waits for it.
+async fn waiting_loads(
+    shared: &Shared,
+    sink: &Sink,
+    wanted: usize,
+) -> Result<BTreeMap<String, JobLoad>, QueryError> {
+    let mut jobs: BTreeMap<String, JobLoad> = BTreeMap::new();
+    let mut before: Option<String> = None;
+    loop {
+        let items = shared
+            .spool
+            .pending_loads(sink.id, before.as_deref(), PENDING_LOADS)
+            .await
+            .map_err(|source| QueryError::Spool { sink: sink.label.clone(), source })?;
+        let full = items.len() >= PENDING_LOADS;
+        // The page may end in the middle of a job, which the next one then begins with.
+        let cut = match (items.first(), items.last()) {
+            (Some(first), Some(last)) if full && first.jid != last.jid => Some(last.jid.clone()),
+            _ => None,
+        };
+        let last = items.last().map(|item| item.jid.clone());
+        for item in items {
+            if cut.as_ref() == Some(&item.jid) {
+                continue;
+            }
+            if let Ok(Record::Load(load)) = Record::from_bytes(&item.body) {
+                let joined = match jobs.remove(&load.jid) {
+                    Some(known) => join_loads(known, load),
+                    None => load,
+                };
+                jobs.insert(joined.jid.clone(), joined);
+            }
+        }
+        if !full || jobs.len() >= wanted {
+            return Ok(jobs);
+        }
+        before = cut.map(|jid| format!("{jid}\0")).or(last);
+    }
+}
+
 /// `get_jids` and `get_jids_filter`: loads as JSON text, newest first. None lists all that fit.
 pub async fn list(
     shared: &Shared,
@@ -189,19 +232,9 @@ pub async fn list(
     count: Option<usize>,
     without_find_job: bool,
 ) -> Result<Vec<(String, String)>, QueryError> {
-    let spool = |source| QueryError::Spool { sink: sink.label.clone(), source };
     let wanted = count.unwrap_or(usize::MAX);
     let without_funs: Vec<String> = if without_find_job { vec![FIND_JOB.to_owned()] } else { vec![] };
-    let mut pending: BTreeMap<String, JobLoad> = BTreeMap::new();
-    for item in shared.spool.pending_loads(sink.id, None, wanted.min(100_000)).await.map_err(spool)? {
-        if let Ok(Record::Load(load)) = Record::from_bytes(&item.body) {
-            let joined = match pending.remove(&load.jid) {
-                Some(known) => join_loads(known, load),
-                None => load,
-            };
-            pending.insert(joined.jid.clone(), joined);
-        }
-    }
+    let pending = waiting_loads(shared, sink, wanted).await?;
     let mut all: BTreeMap<String, String> = BTreeMap::new();
     let mut before = None;
     let mut bytes = 0;
