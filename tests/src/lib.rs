@@ -10,6 +10,8 @@ pub mod daemon;
 pub mod env;
 pub mod mariadb;
 pub mod proc;
+pub mod proxy;
 pub mod salt;
 pub mod salt_config;
+pub mod soak;
 pub mod wait;
