@@ -76,3 +76,12 @@ pub fn salt_bin(version: &str) -> PathBuf {
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("`tests` lies in the repository").to_path_buf()
 }
+
+/// One built guest that only tests use, by its name: `probe`.
+pub fn guest(name: &str) -> PathBuf {
+    must_exist(
+        target_dir().join("guests").join(format!("{name}.wasm")),
+        &format!("the guest `{name}`"),
+        "plugins",
+    )
+}

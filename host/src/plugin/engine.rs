@@ -43,6 +43,21 @@ pub enum Allocation {
     OnDemand,
 }
 
+/// What can be varied to measure its price; the daemon runs with the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// How instances are allocated.
+    pub allocation: Allocation,
+    /// Whether guests can be interrupted.
+    pub epoch: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { allocation: Allocation::Pooling, epoch: true }
+    }
+}
+
 /// The engine and the linker.
 #[derive(Clone)]
 pub struct Host {
@@ -54,17 +69,22 @@ pub struct Host {
 impl Host {
     /// Starts the engine. `cache_dir` must exist with mode 0700; none compiles every time.
     pub fn new(cache_dir: Option<&Path>) -> Result<Self, EngineError> {
-        let (engine, allocation) = match engine(cache_dir, Allocation::Pooling) {
-            Ok(engine) => (engine, Allocation::Pooling),
-            // The pool reserves address space at once, which a small container may not have.
-            Err(error) => {
+        match Self::tuned(cache_dir, Tuning::default()) {
+            Err(EngineError::Start(error)) => {
+                // The pool reserves address space at once, which a small container may not have.
                 tracing::info!(%error, "instances are allocated on demand, as the pool could not be reserved");
-                (engine(cache_dir, Allocation::OnDemand).map_err(EngineError::Start)?, Allocation::OnDemand)
+                Self::tuned(cache_dir, Tuning { allocation: Allocation::OnDemand, ..Tuning::default() })
             }
-        };
+            other => other,
+        }
+    }
+
+    /// Starts the engine in exactly this way.
+    pub fn tuned(cache_dir: Option<&Path>, tuning: Tuning) -> Result<Self, EngineError> {
+        let engine = engine(cache_dir, tuning).map_err(EngineError::Start)?;
         start_clock(&engine)?;
         let linker = linker(&engine).map_err(EngineError::Start)?;
-        Ok(Self { engine, linker, allocation })
+        Ok(Self { engine, linker, allocation: tuning.allocation })
     }
 
     /// The engine, for new stores.
@@ -85,12 +105,12 @@ impl Host {
     }
 }
 
-fn engine(cache_dir: Option<&Path>, allocation: Allocation) -> wasmtime::Result<Engine> {
+fn engine(cache_dir: Option<&Path>, tuning: Tuning) -> wasmtime::Result<Engine> {
     let mut config = wasmtime::Config::new();
     config
         .wasm_component_model(true)
         .concurrency_support(false)
-        .epoch_interruption(true)
+        .epoch_interruption(tuning.epoch)
         .memory_init_cow(true)
         .max_wasm_stack(WASM_STACK)
         .async_stack_size(FIBER_STACK);
@@ -99,7 +119,7 @@ fn engine(cache_dir: Option<&Path>, allocation: Allocation) -> wasmtime::Result<
         cache.with_directory(directory);
         config.cache(Some(Cache::new(cache)?));
     }
-    if allocation == Allocation::Pooling {
+    if tuning.allocation == Allocation::Pooling {
         let mut pool = PoolingAllocationConfig::new();
         // 256 instances: 50 plugins with a few sinks each. Per component the numbers fit CPython's.
         pool.total_component_instances(256)

@@ -10,6 +10,7 @@ pub mod file;
 pub mod instance;
 pub mod limits;
 pub mod manifest;
+pub mod measure;
 pub mod pool;
 pub mod registry;
 mod state;

@@ -1,0 +1,100 @@
+//! The price of the boundary between host and guest, for the bench.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::engine::{EngineError, Host, Tuning};
+use super::file::{FileError, PluginFile};
+use super::instance::{CallError, Exports, Instance, Opening};
+use super::limits::Limits;
+use crate::item::JobReturn;
+use crate::policy::Policy;
+use crate::policy::egress::Egress;
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A call.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// A plugin of which instances are made and called.
+pub struct Measured {
+    host: Host,
+    exports: Arc<Exports>,
+    options: String,
+}
+
+impl Measured {
+    /// Compiles a plugin for an engine of this kind; `options` is the JSON object that instances are opened with.
+    ///
+    /// # Errors
+    /// If it is no plugin or does not compile.
+    pub fn new(path: &Path, tuning: Tuning, options: &str) -> Result<Self, MeasureError> {
+        let file = PluginFile::read(path)?;
+        let host = Host::tuned(None, tuning)?;
+        let pre = host.compile(&file)?;
+        let exports = Exports::new(pre, file.interfaces).map_err(EngineError::Link)?;
+        Ok(Self { host, exports: Arc::new(exports), options: options.to_owned() })
+    }
+
+    /// Makes and opens an instance.
+    ///
+    /// # Errors
+    /// If the guest does not open.
+    pub async fn open(&self) -> Result<Open, MeasureError> {
+        let opening = Opening {
+            sink: "measured",
+            options: self.options.clone(),
+            id: "id",
+            role: "master",
+            limits: Limits::default(),
+            policy: &Policy::default(),
+            egress: &Egress::new("measured", Vec::new(), false),
+        };
+        Ok(Open { instance: Instance::open(&self.host, self.exports.clone(), opening).await? })
+    }
+}
+
+/// An open instance.
+pub struct Open {
+    instance: Instance,
+}
+
+impl Open {
+    /// The time of one call with a batch of returns of about 1 KiB, over `calls` calls.
+    ///
+    /// # Errors
+    /// If a call fails.
+    pub async fn deliver(&mut self, batch: usize, calls: u32) -> Result<Duration, MeasureError> {
+        let ret = JobReturn {
+            jid: "20261201033139637001".into(),
+            minion: "minion-1.example.com".into(),
+            resource_id: None,
+            fun: "test.echo".into(),
+            fun_args: "[]".into(),
+            value: format!("\"{}\"", "x".repeat(400)),
+            document: format!("{{\"return\": \"{}\"}}", "x".repeat(400)),
+            success: Some(true),
+            retcode: Some(0),
+            trimmed: false,
+            arrived_ms: 0,
+        };
+        let mut total = Duration::ZERO;
+        for _ in 0..calls {
+            let records = vec![ret.clone(); batch];
+            let began = Instant::now();
+            self.instance.deliver(records).await?;
+            total += began.elapsed();
+        }
+        Ok(total / calls.max(1))
+    }
+}
