@@ -210,13 +210,21 @@ impl Producer {
     }
 
     /// Sends once; none if the connection broke before the answer.
-    fn attempt(&mut self, op: &str, returner: &str, keys: &Value, frame: &mut Option<Msgpack>) -> Option<Answer> {
+    fn attempt(
+        &mut self,
+        op: &str,
+        returner: &str,
+        keys: &Value,
+        frame: &mut Option<Msgpack>,
+    ) -> Option<Answer> {
         if self.client.is_none() {
-            self.client = Client::connect(&self.socket).ok().map(|client| client.with_opts(self.opts.clone()));
+            self.client =
+                Client::connect(&self.socket).ok().map(|client| client.with_opts(self.opts.clone()));
         }
         let client = self.client.as_mut()?;
         let request = frame.get_or_insert_with(|| client.request(op, returner, keys.clone()));
-        let answer = client.send_frame(&encode(request)).ok().and_then(|()| client.read_answer().ok().flatten());
+        let answer =
+            client.send_frame(&encode(request)).ok().and_then(|()| client.read_answer().ok().flatten());
         if answer.is_none() {
             self.client = None;
         }
@@ -229,8 +237,12 @@ impl Producer {
         let jid = format!("20261201{:02}{:010}", self.number + 10, step);
         match self.random.u8(..10) {
             0..=6 => {
-                let large = store == Store::MariaDb && step % LARGE_EVERY == 0;
-                let value = if large { "x".repeat(TOO_LARGE) } else { format!("grüße 🦀 {}", "x".repeat(self.random.usize(..2_000))) };
+                let large = store == Store::MariaDb && step.is_multiple_of(LARGE_EVERY);
+                let value = if large {
+                    "x".repeat(TOO_LARGE)
+                } else {
+                    format!("grüße 🦀 {}", "x".repeat(self.random.usize(..2_000)))
+                };
                 let ret = json!({
                     "jid": jid, "id": "m1", "fun": "test.echo", "fun_args": [value], "return": value,
                     "success": true, "retcode": 0,
@@ -239,7 +251,12 @@ impl Producer {
             }
             7..=8 => {
                 let load = json!({ "jid": jid, "fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root" });
-                ("load", store, json!({ "jid": jid, "load": load, "minions": ["m1"] }), vec![Accepted::Load(store, jid)])
+                (
+                    "load",
+                    store,
+                    json!({ "jid": jid, "load": load, "minions": ["m1"] }),
+                    vec![Accepted::Load(store, jid)],
+                )
             }
             _ => {
                 let tags: Vec<String> = (0..3).map(|part| format!("soak/{jid}/{part}")).collect();
@@ -303,7 +320,8 @@ impl Found {
     }
 }
 
-const QUERIES: [&str; 3] = ["SELECT jid FROM salt_returns", "SELECT jid FROM jids", "SELECT tag FROM salt_events"];
+const QUERIES: [&str; 3] =
+    ["SELECT jid FROM salt_returns", "SELECT jid FROM jids", "SELECT tag FROM salt_events"];
 
 fn count(lines: &str) -> HashMap<String, u64> {
     let mut counts = HashMap::new();

@@ -31,7 +31,11 @@ pub(crate) fn run() {
             }
             let (on, off) = (median(on), median(off));
             #[allow(clippy::cast_precision_loss)]
-            figure(&format!("boundary_batch_{batch}"), on.as_secs_f64() * 1e6 / batch as f64, "us_per_return");
+            figure(
+                &format!("boundary_batch_{batch}"),
+                on.as_secs_f64() * 1e6 / batch as f64,
+                "us_per_return",
+            );
             figure(&format!("epoch_on_to_off_batch_{batch}"), on.as_secs_f64() / off.as_secs_f64(), "ratio");
         }
 

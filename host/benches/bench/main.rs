@@ -2,7 +2,12 @@
 //!
 //! The daemon is the release build, run as a process of its own; what stands behind it is a plugin that accepts everything, so
 //! that the figures are the daemon's. `BENCH_ONLY=ack` runs one part.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement ends where a part fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement ends where a part fails"
+)]
 
 mod ack;
 mod boundary;
@@ -33,7 +38,11 @@ fn main() {
 fn machine() {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_start_matches(['\t', ':', ' ']);
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("")
+        .trim_start_matches(['\t', ':', ' ']);
     println!("# {cores} cores, {model}");
 }
 

@@ -17,7 +17,7 @@ pub(super) enum Command {
 }
 
 pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
-    let reader = SpoolReader::open(&spool_dir(config))?;
+    let reader = SpoolReader::open(spool_dir(config))?;
     match command {
         Command::Stat(output) => {
             let stats = reader.stats()?;

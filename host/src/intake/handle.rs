@@ -24,7 +24,7 @@ pub(super) enum HandleError {
     #[error("there is no returner plugin `{name}`{nearest}; hint: {hint}")]
     UnknownReturner { name: String, nearest: String, hint: String },
     #[error("the options of `{0}` cannot be used")]
-    Options(String, #[source] OptionsError),
+    Options(String, #[source] Box<OptionsError>),
     #[error("the record cannot be taken")]
     Record(#[from] RecordError),
     #[error("the record cannot be kept")]
@@ -32,11 +32,17 @@ pub(super) enum HandleError {
     #[error("`{plugin}` {what}")]
     Unsupported { plugin: String, what: &'static str },
     #[error(transparent)]
-    Query(#[from] QueryError),
+    Query(Box<QueryError>),
     #[error(transparent)]
     Spool(#[from] SpoolError),
     #[error("{0}")]
     Admin(String),
+}
+
+impl From<QueryError> for HandleError {
+    fn from(error: QueryError) -> Self {
+        Self::Query(Box::new(error))
+    }
 }
 
 impl HandleError {
@@ -45,7 +51,8 @@ impl HandleError {
             Self::UnknownReturner { .. } => Code::UnknownReturner,
             Self::Options(..) => Code::Options,
             Self::Record(_) | Self::Item(_) | Self::Admin(_) => Code::BadRequest,
-            Self::Unsupported { .. } | Self::Query(QueryError::NoJobs(_)) => Code::Unsupported,
+            Self::Unsupported { .. } => Code::Unsupported,
+            Self::Query(error) if matches!(**error, QueryError::NoJobs(_)) => Code::Unsupported,
             Self::Query(_) => Code::Unavailable,
             Self::Spool(SpoolError::Full { .. }) => Code::Full,
             Self::Spool(SpoolError::TooLarge { .. }) => Code::BadRequest,
@@ -163,7 +170,7 @@ impl Intake {
         let fallback = crate::config::json_options(&settings.options);
         let asked = Asked { fallback: Some(&fallback), ..Asked::from(envelope) };
         let resolved = options::resolve(&plugin.manifest, &asked)
-            .map_err(|error| HandleError::Options(plugin.name().to_owned(), error))?;
+            .map_err(|error| HandleError::Options(plugin.name().to_owned(), Box::new(error)))?;
         for warning in &resolved.warnings {
             self.warn_once(plugin.name(), warning);
         }
@@ -212,7 +219,7 @@ impl Intake {
         let mut seqs = Vec::new();
         if !items.is_empty() {
             // Returns and loads have keys of their own; only events would be stored twice.
-            let id = events.then(|| FrameId { at_ms: (envelope.at * 1e3) as u64, uid: envelope.uid });
+            let id = events.then_some(FrameId { at_ms: (envelope.at * 1e3) as u64, uid: envelope.uid });
             let appended = self.dispatch().shared().spool.append(NewFrame { id, items }).await?;
             seqs = appended.seqs;
             for record in &records {

@@ -113,7 +113,7 @@ impl PluginFile {
         if !bytes.starts_with(b"\0asm") {
             return Err(unfit("is not a WebAssembly file"));
         }
-        let mut manifest = None;
+        let mut manifests = Vec::new();
         let mut exports = BTreeSet::new();
         let mut imports = BTreeSet::new();
         let mut depth = 0_usize;
@@ -127,9 +127,7 @@ impl PluginFile {
                 Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
                 Payload::End(_) => depth = depth.saturating_sub(1),
                 Payload::CustomSection(section) if section.name() == MANIFEST_SECTION => {
-                    if manifest.replace(section.data()).is_some() {
-                        return Err(unfit("has two manifests"));
-                    }
+                    manifests.push(section.data());
                 }
                 Payload::ComponentExportSection(reader) if depth == 0 => {
                     for export in reader {
@@ -146,8 +144,11 @@ impl PluginFile {
         }
         Validator::new_with_features(WasmFeatures::default()).validate_all(&bytes).map_err(invalid)?;
 
-        let data =
-            manifest.ok_or_else(|| unfit("has no manifest; hint: name one in `returner_sdk::export!`"))?;
+        let data = match manifests[..] {
+            [data] => data,
+            [] => return Err(unfit("has no manifest; hint: name one in `returner_sdk::export!`")),
+            _ => return Err(unfit("has two manifests")),
+        };
         let text = std::str::from_utf8(data).map_err(|_| unfit("has a manifest that is not UTF-8"))?;
         let manifest =
             Manifest::parse(text).map_err(|source| FileError::Manifest { path: path.to_owned(), source })?;

@@ -1,4 +1,5 @@
 //! The plugin's own code, run natively against a real MariaDB.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "server/concurrency.rs"]
 mod concurrency;

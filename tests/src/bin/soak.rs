@@ -1,5 +1,10 @@
 //! `make soak`: see `returnerd_tests::soak`. `SOAK_SECONDS` sets how long (300), `SOAK_SEED` repeats the moments of an earlier run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "it ends with a message if a part fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "it ends with a message if a part fails"
+)]
 
 use std::process::ExitCode;
 use std::time::Duration;

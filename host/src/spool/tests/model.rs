@@ -198,7 +198,8 @@ async fn run(ops: Vec<Op>, kill_at: Vec<u32>) {
     agree(&lock(&world.model), &found, "at the end");
     check_counts(&spool, &found);
     spool.close().await;
-    for kill in std::mem::take(&mut *lock(&world.kills)) {
+    let kills = std::mem::take(&mut *lock(&world.kills));
+    for kill in kills {
         let (spool, recovery) = Spool::open(&kill.dir, small()).unwrap();
         assert!(recovery.damage.is_none(), "{recovery:?}");
         let found = where_all_is(&spool).await;
