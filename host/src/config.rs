@@ -180,6 +180,10 @@ pub struct Plugin {
     pub sha256: Option<String>,
     /// Options used where Salt's configuration has none.
     pub options: toml::Table,
+    /// Remove stored jobs older than this, every hour; `0s` keeps them for ever. Where it is not set, Salt's `keep_jobs_seconds`
+    /// decides for a master's job cache, and nothing is removed for a minion, which never asks for it.
+    #[serde(deserialize_with = "optional_duration")]
+    pub keep: Option<Duration>,
     /// Most memory of one instance, over all its memories, in bytes.
     #[serde(deserialize_with = "optional_size")]
     pub memory: Option<u64>,

@@ -128,6 +128,7 @@ allow = ["tcp://salt:3306"]
 # allow = ["tcp://host:port", "dir:///srv/data"]
 # mode = "enforce"             # "observe" only logs what would be refused
 # sha256 = "…"                 # load only this file
+# keep = "30d"                 # remove older jobs every hour; without it Salt's keep_jobs_seconds decides (master only)
 # memory = "256 MiB"
 # cpu_per_call = "10s"
 # call_within = "60s"

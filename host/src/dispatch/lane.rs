@@ -205,6 +205,7 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
         longest_retry: config.delivery.longest_retry,
         max_age_ms: u64::try_from(config.delivery.max_age.as_millis()).unwrap_or(u64::MAX),
         held_jids: Vec::new(),
+        operation: "read",
         stored: 0,
     };
     for (at, why) in &batch.unreadable {
@@ -239,11 +240,16 @@ async fn expire(shared: &Shared, sink: &Sink, max_age: Duration, cause: &str) {
     let before = now_ms().saturating_sub(u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX));
     let reason = expired(cause);
     loop {
+        let (depth, _) = shared.spool.depth(sink.id);
         match shared.spool.expire(sink.id, before, EXPIRE_STEP, &reason, &HashSet::new()).await {
             Ok(0) => return,
             Ok(count) => {
                 tracing::warn!(sink = %sink.label, count, "dead letters: {reason}");
                 sink.health.count(|counts| counts.expired += count);
+                if shared.spool.depth(sink.id).0 >= depth {
+                    // There is no room for dead letters; the spool holds the records back and says so.
+                    return;
+                }
             }
             Err(error) => {
                 tracing::warn!(sink = %sink.label, "cannot move expired records: {}", chain(&error));
@@ -267,6 +273,8 @@ struct Delivery<'a> {
     max_age_ms: u64,
     /// Jobs whose load is to be tried again; their returns wait for it.
     held_jids: Vec<String>,
+    /// What is being done, for log lines.
+    operation: &'static str,
     stored: u64,
 }
 
@@ -310,6 +318,7 @@ impl Delivery<'_> {
         entries: Vec<&Entry<K::Record>>,
         kind: K,
     ) -> Result<(), Round> {
+        self.operation = K::OPERATION;
         let mut waiting = vec![entries];
         while let Some(entries) = waiting.pop() {
             if entries.is_empty() {
@@ -376,7 +385,10 @@ impl Delivery<'_> {
         }
         if !items.is_empty() {
             let jid = self.batch.items[items[0]].jid.clone();
-            tracing::debug!(sink = %self.sink.label, jid, why, "a record is tried again later");
+            if let Some(held_back) = self.sink.throttle.pass("retry") {
+                let operation = self.operation;
+                tracing::info!(sink = %self.sink.label, operation, jid, held_back, "tried again later: {why}");
+            }
         }
     }
 
@@ -389,7 +401,10 @@ impl Delivery<'_> {
     fn dead(&mut self, at: usize, class: DeadClass, reason: String) {
         let item = &self.batch.items[at];
         let (jid, minion) = (item.jid.clone(), item.minion.clone());
-        tracing::warn!(sink = %self.sink.label, jid, minion, class = class.as_str(), "dead letter: {reason}");
+        if let Some(held_back) = self.sink.throttle.pass(class.as_str()) {
+            let (operation, class) = (self.operation, class.as_str());
+            tracing::warn!(sink = %self.sink.label, operation, jid, minion, class, held_back, "dead letter: {reason}");
+        }
         self.sink.health.count(|counts| match class {
             DeadClass::Rejected => counts.rejected += 1,
             DeadClass::Expired => counts.expired += 1,

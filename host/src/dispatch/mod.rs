@@ -27,6 +27,12 @@ use crate::plugin::registry::Registry;
 use crate::salt::options::Resolved;
 use crate::spool::{NewSink, SinkId, Spool, SpoolError};
 
+/// How often it is looked at whether something is to be done beside deliveries.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
+
+/// How often old jobs are removed where `keep` is set.
+const PURGE_EVERY: Duration = Duration::from_secs(3_600);
+
 /// What lanes and questions share.
 pub struct Shared {
     /// The configuration as last read.
@@ -79,7 +85,7 @@ impl Dispatch {
             .lanes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .spawn(async move { idle.close_idle().await });
+            .spawn(async move { idle.housekeeping().await });
         dispatch
     }
 
@@ -164,16 +170,23 @@ impl Dispatch {
         sink
     }
 
-    async fn close_idle(&self) {
+    /// What is done from time to time: closing idle instances, removing old jobs.
+    async fn housekeeping(&self) {
         let mut stop = self.stop.clone();
         loop {
             tokio::select! {
                 _ = stop.changed() => return,
-                () = tokio::time::sleep(Duration::from_secs(15)) => {}
+                () = tokio::time::sleep(HOUSEKEEPING_EVERY) => {}
             }
             for sink in self.sinks() {
-                let limits = Limits::of(&self.shared.config.load().plugin(&sink.plugin));
-                sink.pool.close_idle(&limits).await;
+                let settings = self.shared.config.load().plugin(&sink.plugin);
+                sink.pool.close_idle(&Limits::of(&settings)).await;
+                if let Some(keep) = settings.keep
+                    && !keep.is_zero()
+                    && sink.purge_due(PURGE_EVERY)
+                {
+                    tokio::spawn(query::purge_quietly(self.shared.clone(), sink, keep, false));
+                }
             }
         }
     }

@@ -309,6 +309,22 @@ pub async fn get_endtime(shared: &Shared, sink: &Sink, jid: &str) -> Result<Opti
     Ok(load.get("EndTime").and_then(serde_json::Value::as_str).map(str::to_owned))
 }
 
+/// The same in the background: the outcome is logged.
+pub async fn purge_quietly(shared: Arc<Shared>, sink: Arc<Sink>, keep: Duration, archive: bool) {
+    match purge(shared, sink.clone(), keep, archive).await {
+        Ok(0) | Err(QueryError::NoJobs(_)) => {}
+        Ok(removed) => {
+            tracing::info!(sink = %sink.label, removed, keep_s = keep.as_secs(), "removed old jobs");
+        }
+        Err(error) => {
+            if let Some(held_back) = sink.throttle.pass("purge") {
+                let operation = "purge";
+                tracing::warn!(sink = %sink.label, operation, held_back, "cannot remove old jobs: {}", chain(&error));
+            }
+        }
+    }
+}
+
 /// Removes what is older than `keep` from the sink's store, in bounded steps, until nothing is left to remove.
 pub async fn purge(
     shared: Arc<Shared>,

@@ -1,11 +1,13 @@
 //! A sink: one plugin with one set of resolved options, and all that belongs to it in memory.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::health::Health;
 use super::recent::Recent;
+use crate::observe::Throttle;
 use crate::plugin::pool::Pool;
 use crate::salt::options::Resolved;
 use crate::spool::SinkId;
@@ -26,6 +28,10 @@ pub struct Sink {
     pub wake: Notify,
     /// Asks the lane to try at once, whatever its back-off.
     pub retry_now: Notify,
+    /// Holds back floods of like lines about its records.
+    pub throttle: Throttle,
+    /// When old jobs were last removed because `keep` says so.
+    kept: Mutex<Option<Instant>>,
     recent: Mutex<Recent>,
     purging: tokio::sync::Mutex<()>,
 }
@@ -41,6 +47,8 @@ impl Sink {
             health: Health::new(label),
             wake: Notify::new(),
             retry_now: Notify::new(),
+            throttle: Throttle::default(),
+            kept: Mutex::default(),
             recent: Mutex::default(),
             purging: tokio::sync::Mutex::new(()),
         }
@@ -49,6 +57,16 @@ impl Sink {
     /// Works with what was lately seen.
     pub fn recent<R>(&self, run: impl FnOnce(&mut Recent) -> R) -> R {
         run(&mut self.recent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether a clean-up that is made every so often is due; then the next one is not before that.
+    pub fn purge_due(&self, every: Duration) -> bool {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = kept.is_none_or(|last| last.elapsed() >= every);
+        if due {
+            *kept = Some(Instant::now());
+        }
+        due
     }
 
     /// The right to purge; none while a purge is under way.

@@ -68,25 +68,26 @@ impl Intake {
             Ok(request) => request,
             Err(error) => {
                 let error = chain(&error);
-                tracing::warn!(uid = peer.0, pid = peer.1, "bad request: {error}");
+                if let Some(held_back) = self.throttle.pass("bad request") {
+                    tracing::warn!(uid = peer.0, pid = peer.1, held_back, "bad request: {error}");
+                }
                 return (Answer::Failed { code: Code::BadRequest, error }.to_body(), false);
             }
         };
         let operation = request.op.name();
         let returner = request.envelope.returner.clone();
+        let jid = request.op.jid().unwrap_or("-").to_owned();
         let answer = match self.handle(request).await {
             Ok(result) => Answer::Done(result),
             Err(error) => {
                 let code = error.code();
                 let error = chain(&error);
-                tracing::warn!(
-                    uid = peer.0,
-                    pid = peer.1,
-                    returner,
-                    operation,
-                    code = code.as_str(),
-                    "refused: {error}"
-                );
+                let kind = format!("{returner} {operation} {}", code.as_str());
+                if let Some(held_back) = self.throttle.pass(&kind) {
+                    let (uid, pid) = peer;
+                    let code = code.as_str();
+                    tracing::warn!(uid, pid, returner, operation, jid, code, held_back, "refused: {error}");
+                }
                 Answer::Failed { code, error }
             }
         };
@@ -273,19 +274,14 @@ impl Intake {
 
     /// Starts cleaning in the background; Salt asks every minute and must not wait.
     fn clean(&self, sink: &Arc<Sink>, envelope: &Envelope) {
+        // What the operator wrote for the plugin goes before what Salt says.
+        if self.config().plugin(&sink.plugin).keep.is_some() {
+            return;
+        }
         let Some(keep) = keep_jobs(&envelope.salt) else { return };
         let archive = envelope.salt.get("archive_jobs").and_then(serde_json::Value::as_bool).unwrap_or(false);
         let (shared, sink) = (self.dispatch().shared().clone(), sink.clone());
-        tokio::spawn(async move {
-            match query::purge(shared, sink.clone(), keep, archive).await {
-                Ok(0) => {}
-                Ok(removed) => {
-                    tracing::info!(sink = %sink.label, removed, keep_s = keep.as_secs(), "removed old jobs")
-                }
-                Err(QueryError::NoJobs(_)) => {}
-                Err(error) => tracing::warn!(sink = %sink.label, "cannot remove old jobs: {}", chain(&error)),
-            }
-        });
+        tokio::spawn(query::purge_quietly(shared, sink, keep, archive));
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::dispatch::Dispatch;
+use crate::observe::Throttle;
 use crate::salt::records::Ids;
 
 /// Different warnings that are kept in mind; jobs could make up any number.
@@ -56,6 +57,8 @@ pub struct Intake {
     dispatch: Arc<Dispatch>,
     rescan: mpsc::Sender<()>,
     ids: Ids,
+    /// Holds back floods of like refusals.
+    throttle: Throttle,
     started: Instant,
     /// Warnings about options that were said already, by plugin.
     warned: Mutex<HashSet<String>>,
@@ -70,6 +73,7 @@ impl Intake {
             dispatch,
             rescan,
             ids: Ids::new(node),
+            throttle: Throttle::default(),
             started: Instant::now(),
             warned: Mutex::default(),
             inbox_said: Mutex::default(),

@@ -1,9 +1,13 @@
 //! What the operator sees: log set-up and how errors are written out.
 
+mod throttle;
+
 use std::error::Error;
 use std::fmt::Write;
 
 use tracing_subscriber::EnvFilter;
+
+pub use throttle::Throttle;
 
 /// Sets up logging to stderr. `RETURNERD_LOG` overrides the configured level.
 pub fn init_logging(level: &str) {

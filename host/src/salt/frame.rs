@@ -301,6 +301,23 @@ impl Op {
         }
     }
 
+    /// The job it is about, where it is about one.
+    pub fn jid(&self) -> Option<&str> {
+        match self {
+            Op::Return { ret } => {
+                let map = ret.as_map()?;
+                map.iter().find(|(key, _)| key.as_str() == Some("jid")).and_then(|(_, jid)| jid.as_str())
+            }
+            Op::Load { jid, .. }
+            | Op::Minions { jid, .. }
+            | Op::EndTime { jid, .. }
+            | Op::GetLoad { jid }
+            | Op::GetJid { jid }
+            | Op::GetEndTime { jid } => Some(jid),
+            _ => None,
+        }
+    }
+
     /// Whether it hands something over, so that it is answered once that is on disk.
     pub fn hands_over(&self) -> bool {
         matches!(

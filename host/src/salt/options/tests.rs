@@ -49,7 +49,13 @@ fn try_with(
     let kwargs = ret_kwargs.as_ref().map(object);
     resolve(
         manifest,
-        &Asked { layers: &layers, ret_config, ret_kwargs: kwargs.as_ref(), role: Role::Minion, fallback: None },
+        &Asked {
+            layers: &layers,
+            ret_config,
+            ret_kwargs: kwargs.as_ref(),
+            role: Role::Minion,
+            fallback: None,
+        },
     )
 }
 
