@@ -27,7 +27,7 @@ PROGRAM = cargo run --quiet $(LOCKED) --package returnerd-tests --bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build plugins demo test test-rust test-python fmt lint deny clean
+.PHONY: help setup build plugins demo dist soak bench test test-rust test-python fmt lint deny clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,14 +37,29 @@ setup: ## install what building and testing need, if it is missing
 	@tests/setup/wasm.sh
 	@for version in $(SALT_VERSIONS); do tests/setup/salt.sh $$version || exit 1; done
 
-build: setup ## the daemon
-	cargo build $(LOCKED) --package returnerd
+# Always the whole workspace: with fewer packages cargo would choose other features of what they share, and compile it anew.
+build: setup ## the daemon and everything that tests it
+	cargo build $(LOCKED) --workspace --all-targets
 
 plugins: setup ## every plugin, into $CARGO_TARGET_DIR/plugins
 	tests/setup/plugins.sh
 
 demo: build plugins ## a real Salt's returns through the daemon into SQLite and back
 	$(PROGRAM) demo
+
+dist: setup plugins ## the daemon, optimised, and the plugins, into $CARGO_TARGET_DIR/dist
+	cargo build $(LOCKED) --release --package returnerd
+	@mkdir -p $(CARGO_TARGET_DIR)/dist/plugins
+	@cp $(CARGO_TARGET_DIR)/release/returnerd $(CARGO_TARGET_DIR)/dist/
+	@cp $(CARGO_TARGET_DIR)/plugins/*.wasm $(CARGO_TARGET_DIR)/dist/plugins/
+	@echo "made $(CARGO_TARGET_DIR)/dist"
+
+soak: build plugins ## crashes of every part at random, then counting; SOAK_SECONDS (300), SOAK_SEED
+	$(PROGRAM) soak
+
+bench: setup plugins ## figures, as ratios of one run; BENCH_ONLY=ack, spool, drain or boundary
+	cargo build $(LOCKED) --release --workspace --bins --benches
+	cargo bench $(LOCKED) --quiet --workspace --bench bench
 
 test: lint build plugins test-rust test-python deny ## everything that must pass
 
