@@ -152,8 +152,9 @@ async fn reload(shared: &Shared, rescan: &mpsc::Sender<()>) {
                 }
             }
             let config = Arc::new(config);
-            shared.registry.reconfigure(config.clone());
-            shared.config.store(config);
+            // In this order: the next look loads every plugin anew, and what then opens must find the new settings.
+            shared.config.store(config.clone());
+            shared.registry.reconfigure(config);
             let _ = rescan.send(()).await;
             tracing::info!("configuration reread");
         }

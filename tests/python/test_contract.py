@@ -324,7 +324,8 @@ class Asking(Case):
 
     def test_jobs_have_the_shape_of_the_job_list(self):
         daemon, shim = self.start(), self.shim()
-        load = dict(LOAD, kwargs={"metadata": {"k": "v"}})
+        end = "2026, Dec 01 03:30:52.000000"
+        load = dict(LOAD, kwargs={"metadata": {"k": "v"}}, EndTime=end)
         odd = {"20261201033051370967": "{", "20261201033051370968": '{"arg": 5}'}
         daemon.result("get_jids", {JID: json.dumps(load), **odd})
         jobs = shim.get_jids()
@@ -332,6 +333,7 @@ class Asking(Case):
         self.assertEqual(jobs[JID], {
             "Function": "test.arg", "Arguments": [1], "Target": "*", "Target-type": "glob", "User": "ops",
             "StartTime": "2026, Dec 01 03:30:51.370966", "Metadata": {"k": "v"}, "Minions": ["m1", "m2"],
+            "EndTime": end,
         })
         for job in jobs.values():
             self.assertLessEqual({"Function", "Arguments", "Target", "Target-type", "User", "StartTime"}, set(job))

@@ -3,6 +3,7 @@
 //! The plugins directory is private to the daemon, so that a test may drop, replace and remove files in it.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -68,6 +69,7 @@ impl DaemonBuilder {
         for dir in [&plugins_dir, &inbox, &root.join("state")] {
             fs::create_dir_all(dir).unwrap();
         }
+        share_compiled_plugins(&root.join("state/cache"));
         let text = format!(
             "state_dir = {:?}\nplugins_dir = {plugins_dir:?}\nsocket = {socket:?}\ninbox = {inbox:?}\n{}\n\
              [log]\nlevel = \"debug\"\n\n{}",
@@ -90,6 +92,14 @@ impl DaemonBuilder {
         daemon.start();
         daemon
     }
+}
+
+/// Lets the daemons of all tests keep their compiled plugins in one place: compiling takes seconds, loading does not.
+fn share_compiled_plugins(cache: &Path) {
+    let shared = env::target_dir().join("compiled-plugins");
+    // The daemon refuses a place that others can write to.
+    let _ = fs::DirBuilder::new().mode(0o700).create(&shared);
+    std::os::unix::fs::symlink(shared, cache).unwrap();
 }
 
 /// A daemon that runs or did run. Dropping it kills it.

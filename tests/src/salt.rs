@@ -294,13 +294,26 @@ impl SaltLab {
         }
     }
 
-    /// Ends the master and starts it again with the same keys and job cache.
+    /// Ends the master and starts it again with the same keys and job cache, and waits for the minions to come back.
     pub fn restart_master(&mut self) {
         if let Some(server) = self.master.take() {
             server.terminate(STOP_LIMIT);
         }
         self.start_master();
         self.await_master();
+        let (publish, minions) = (self.ports.publish, self.minions.len());
+        wait_for_value("the minions to come back", START_LIMIT, self.tails_later(), || {
+            (established_to(publish) >= minions).then_some(())
+        });
+    }
+
+    /// Changes options of the master, an object, and restarts it.
+    pub fn reconfigure_master(&mut self, options: Value) {
+        let file = self.root.join("m/master");
+        let mut all: Options = serde_json::from_str(&read(&file)).unwrap();
+        extend(&mut all, options);
+        fs::write(file, Value::Object(all).to_string()).unwrap();
+        self.restart_master();
     }
 
     /// The last lines of all logs, for messages.
@@ -310,6 +323,13 @@ impl SaltLab {
             files.extend([minion.dir.join("out"), minion.dir.join("log")]);
         }
         tails(files.iter().map(PathBuf::as_path), 25)
+    }
+
+    /// Runs a Python program with this release of Salt; it gets the master's configuration directory and `input`.
+    pub fn python(&self, program: &str, input: &str) -> Output {
+        let mut command = Command::new(self.bin.join("python"));
+        command.args(["-c", program]).arg(self.root.join("m")).arg(input);
+        run(self.environment(&mut command), COMMAND_LIMIT)
     }
 
     fn minion_by_id(&self, id: &str) -> &Minion {
@@ -322,10 +342,14 @@ impl SaltLab {
     fn command(&self, program: &str, config: &Path) -> Command {
         let mut command = Command::new(self.bin.join(program));
         command.arg("-c").arg(config);
+        self.environment(&mut command);
+        command
+    }
+
+    fn environment<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         // Salt keeps a token and a cache in the home directory, which must not be the user's.
         command.env("HOME", self.root.join("home"));
-        command.env("LC_ALL", "C.UTF-8").env("PYTHONWARNINGS", "ignore").env_remove("PYTHONPATH");
-        command
+        command.env("LC_ALL", "C.UTF-8").env("PYTHONWARNINGS", "ignore").env_remove("PYTHONPATH")
     }
 
     fn run(&self, program: &str, config: &Path, options: &[&str], args: &[&str]) -> Output {

@@ -69,9 +69,11 @@ fn list(output: Output, config: &Config) -> Result<(), CliError> {
             Err(error) => rows.push(json!({ "file": path, "error": error })),
         }
     }
+    let broken = rows.iter().any(|row| row.get("error").is_some());
+    let result = if broken { Err(CliError::Reported) } else { Ok(()) };
     if output.json {
         print_json(&Value::from(rows));
-        return Ok(());
+        return result;
     }
     for row in &rows {
         match row["error"].as_str() {
@@ -94,7 +96,7 @@ fn list(output: Output, config: &Config) -> Result<(), CliError> {
     if rows.is_empty() {
         print_line(&format!("no plugins in `{}`", directory.display()));
     }
-    if rows.iter().any(|row| row.get("error").is_some()) { Err(CliError::Reported) } else { Ok(()) }
+    result
 }
 
 fn stem(path: &Value) -> String {

@@ -7,6 +7,9 @@ use crate::{daemon, observe};
 /// Threads of the runtime: the work is waiting for sockets and the spool; guests run on these threads too.
 const WORKERS: usize = 4;
 
+/// Threads for what blocks: reading the spool, looking up names. Each keeps some memory of its own.
+const BLOCKING: usize = 8;
+
 /// Stack of a worker: JSON and msgpack nested 1,000 deep are walked by recursion.
 const STACK: usize = 8 << 20;
 
@@ -15,6 +18,7 @@ pub(super) fn run(config: Config) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .thread_stack_size(STACK)
+        .max_blocking_threads(BLOCKING)
         .thread_name("returnerd")
         .enable_all()
         .build()

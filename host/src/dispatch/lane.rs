@@ -198,6 +198,7 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
     let settings = config.plugin(plugin.name());
     let mut delivery = Delivery {
         sink,
+        jobs: plugin.interfaces.jobs,
         settlements: Vec::with_capacity(batch.items.len()),
         settled: vec![false; batch.items.len()],
         batch: &batch,
@@ -265,6 +266,8 @@ fn expired(cause: &str) -> String {
 
 struct Delivery<'a> {
     sink: &'a Sink,
+    /// Whether the plugin answers questions about jobs; else nothing need be remembered for them.
+    jobs: bool,
     batch: &'a Batch,
     settlements: Vec<Settlement>,
     settled: Vec<bool>,
@@ -335,7 +338,9 @@ impl Delivery<'_> {
                     for (entry, verdict) in entries.iter().zip(verdicts) {
                         match verdict {
                             Verdict::Stored => {
-                                kind.note(self.sink, &entry.record);
+                                if self.jobs {
+                                    kind.note(self.sink, &entry.record);
+                                }
                                 self.stored(&entry.items);
                             }
                             Verdict::Retry(info) => {

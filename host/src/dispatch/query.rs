@@ -15,7 +15,8 @@ use crate::observe::chain;
 use crate::plugin::bindings::jobs;
 use crate::plugin::instance::{CallError, Instance};
 use crate::plugin::pool::{OpenError, Use};
-use crate::spool::SpoolError;
+use crate::salt::records::stub_load;
+use crate::spool::{Item, SpoolError};
 
 /// A question waits at most this long for the outside system: less than the shim's own limit, so that the caller gets our reason
 /// instead of its own time-out.
@@ -33,8 +34,11 @@ const MAX_LIST: usize = 48 << 20;
 /// Loads on their way that are read at once for a list.
 const PENDING_LOADS: usize = 5_000;
 
-/// Returns on their way that are looked at for `get_fun` and `get_minions`: the newest.
+/// Returns on their way that are looked at for lists, `get_fun` and `get_minions`: the newest.
 const PENDING_RETURNS: usize = 10_000;
+
+/// Returns on their way that are read at once.
+const PENDING_PAGE: usize = 100;
 
 /// The function that Salt probes running jobs with, and that job lists leave out.
 const FIND_JOB: &str = "saltutil.find_job";
@@ -84,20 +88,22 @@ pub enum QueryError {
     },
 }
 
-/// Runs one question on the sink's instance for questions.
+/// Runs one question on the sink's instance for questions. An error is the value, so that the caller can answer without the store.
 macro_rules! ask {
     ($shared:expr, $sink:expr, |$instance:ident| $call:expr) => {{
         let (shared, sink): (&Shared, &Sink) = ($shared, $sink);
-        let plugin =
-            shared.registry.find(&sink.plugin).ok_or_else(|| QueryError::NoPlugin(sink.plugin.clone()))?;
-        if !plugin.interfaces.jobs {
-            return Err(QueryError::NoJobs(sink.plugin.clone()));
-        }
-        if let Some(why) = sink.health.fresh_failure(FAIL_FAST) {
-            return Err(QueryError::Unavailable { sink: sink.label.clone(), why });
-        }
-        let settings = shared.config.load().plugin(plugin.name());
-        let answer = tokio::time::timeout(ANSWER_WITHIN, async {
+        let question = async {
+            let plugin = shared
+                .registry
+                .find(&sink.plugin)
+                .ok_or_else(|| QueryError::NoPlugin(sink.plugin.clone()))?;
+            if !plugin.interfaces.jobs {
+                return Err(QueryError::NoJobs(sink.plugin.clone()));
+            }
+            if let Some(why) = sink.health.fresh_failure(FAIL_FAST) {
+                return Err(QueryError::Unavailable { sink: sink.label.clone(), why });
+            }
+            let settings = shared.config.load().plugin(plugin.name());
             let mut lease =
                 sink.pool.take(Use::Query, shared.registry.host(), &plugin, &settings).await.map_err(
                     |source| QueryError::Open { sink: sink.label.clone(), source: Box::new(source) },
@@ -105,9 +111,8 @@ macro_rules! ask {
             let call = |source| QueryError::Call { sink: sink.label.clone(), source };
             let $instance: &mut Instance = lease.instance().map_err(call)?;
             $call.await.map_err(call)
-        })
-        .await;
-        match answer {
+        };
+        match tokio::time::timeout(ANSWER_WITHIN, question).await {
             Ok(answer) => answer,
             Err(_) => Err(QueryError::Unavailable {
                 sink: sink.label.clone(),
@@ -125,13 +130,12 @@ async fn known(shared: &Shared, sink: &Sink, jid: &str) -> Result<Job, QueryErro
     let mut job = sink.recent(|recent| recent.get(jid).cloned()).unwrap_or_default();
     for item in pending {
         match Record::from_bytes(&item.body) {
-            Ok(Record::Load(load)) => {
-                job.load = Some(match job.load.take() {
-                    Some(known) => join_loads(known, load),
-                    None => load,
-                });
-            }
+            Ok(Record::Load(load)) => join(&mut job.load, load),
             Ok(Record::Return(ret)) => {
+                // It is delivered with a stub if no load comes, so the stub is known already.
+                if job.load.as_ref().is_none_or(|load| load.kind == LoadKind::Addition) {
+                    join(&mut job.load, stub_load(&ret));
+                }
                 let minion = ret.resource_id.unwrap_or(ret.minion);
                 job.returns.entry(minion).or_insert_with(|| ret.document.into());
             }
@@ -140,6 +144,13 @@ async fn known(shared: &Shared, sink: &Sink, jid: &str) -> Result<Job, QueryErro
         }
     }
     Ok(job)
+}
+
+fn join(known: &mut Option<JobLoad>, load: JobLoad) {
+    *known = Some(match known.take() {
+        Some(known) => join_loads(known, load),
+        None => load,
+    });
 }
 
 /// `get_load`: the load as JSON text.
@@ -225,6 +236,27 @@ async fn waiting_loads(
     }
 }
 
+/// The newest returns that wait, in pages, so that a lane full of large ones is not read at once.
+async fn waiting_returns(shared: &Shared, sink: &Sink) -> Result<Vec<Item>, QueryError> {
+    let mut all: Vec<Item> = Vec::new();
+    let mut bytes = 0;
+    while all.len() < PENDING_RETURNS && bytes < MAX_LIST {
+        let before = all.last().map(|item| item.seq);
+        let page = shared
+            .spool
+            .pending_returns(sink.id, before, PENDING_PAGE)
+            .await
+            .map_err(|source| QueryError::Spool { sink: sink.label.clone(), source })?;
+        let last = page.len() < PENDING_PAGE;
+        bytes += page.iter().map(|item| item.body.len()).sum::<usize>();
+        all.extend(page);
+        if last {
+            break;
+        }
+    }
+    Ok(all)
+}
+
 /// `get_jids` and `get_jids_filter`: loads as JSON text, newest first. None lists all that fit.
 pub async fn list(
     shared: &Shared,
@@ -234,7 +266,9 @@ pub async fn list(
 ) -> Result<Vec<(String, String)>, QueryError> {
     let wanted = count.unwrap_or(usize::MAX);
     let without_funs: Vec<String> = if without_find_job { vec![FIND_JOB.to_owned()] } else { vec![] };
-    let pending = waiting_loads(shared, sink, wanted).await?;
+    // First what waits, then what is stored: what is delivered in between is found in one of them.
+    let mut pending = waiting_loads(shared, sink, wanted).await?;
+    let returns = waiting_returns(shared, sink).await?;
     let mut all: BTreeMap<String, String> = BTreeMap::new();
     let mut before = None;
     let mut bytes = 0;
@@ -255,6 +289,15 @@ pub async fn list(
     if bytes >= MAX_LIST {
         tracing::warn!(sink = %sink.label, jobs = all.len(), "the list of jobs is cut to the newest; hint: ask for a number of jobs");
     }
+    // Of a job whose return came before its load, the store has nothing yet either.
+    for item in returns {
+        if !all.contains_key(&item.jid)
+            && !pending.contains_key(&item.jid)
+            && let Ok(Record::Return(ret)) = Record::from_bytes(&item.body)
+        {
+            pending.insert(item.jid, stub_load(&ret));
+        }
+    }
     for (jid, load) in pending {
         if without_find_job && is_find_job(&load.document) {
             continue;
@@ -271,11 +314,11 @@ pub async fn get_fun(
     sink: &Sink,
     fun: &str,
 ) -> Result<BTreeMap<String, String>, QueryError> {
-    let spool = |source| QueryError::Spool { sink: sink.label.clone(), source };
+    let waiting = waiting_returns(shared, sink).await?;
     let stored = ask!(shared, sink, |instance| instance.get_fun(fun))?;
     let mut latest: BTreeMap<String, (String, String)> =
         stored.into_iter().map(|ret| (ret.minion, (ret.jid, ret.document))).collect();
-    for item in shared.spool.pending_returns(sink.id, None, PENDING_RETURNS).await.map_err(spool)? {
+    for item in waiting {
         if let Ok(Record::Return(ret)) = Record::from_bytes(&item.body)
             && ret.fun == fun
         {
@@ -290,13 +333,9 @@ pub async fn get_fun(
 
 /// `get_minions`: ids of all minions with a return.
 pub async fn get_minions(shared: &Shared, sink: &Sink) -> Result<Vec<String>, QueryError> {
-    let spool = |source| QueryError::Spool { sink: sink.label.clone(), source };
+    let waiting = waiting_returns(shared, sink).await?;
     let mut minions = ask!(shared, sink, |instance| instance.get_minions())?;
-    for item in shared.spool.pending_returns(sink.id, None, PENDING_RETURNS).await.map_err(spool)? {
-        if !item.minion.is_empty() {
-            minions.push(item.minion);
-        }
-    }
+    minions.extend(waiting.into_iter().map(|item| item.minion).filter(|minion| !minion.is_empty()));
     minions.sort();
     minions.dedup();
     Ok(minions)

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -76,47 +77,52 @@ pub async fn serve(listener: UnixListener, intake: Arc<Intake>, mut stop: watch:
     }
 }
 
-async fn connection(mut stream: UnixStream, intake: Arc<Intake>, mut stop: watch::Receiver<bool>) {
+async fn connection(stream: UnixStream, intake: Arc<Intake>, mut stop: watch::Receiver<bool>) {
     let peer = stream.peer_cred().map(|cred| (cred.uid(), cred.pid().unwrap_or(0))).unwrap_or((u32::MAX, 0));
     tracing::trace!(uid = peer.0, pid = peer.1, "connected");
     let config = intake.config();
     let max_frame = usize::try_from(config.intake.max_frame).unwrap_or(frame::MAX_FRAME);
     let mut rate = Rate::new(config.intake.frames_per_second);
+    let mut stream = BufReader::new(stream);
     loop {
-        let readable = tokio::select! {
+        let next = tokio::select! {
             _ = stop.changed() => return,
-            readable = tokio::time::timeout(IDLE, stream.readable()) => readable,
+            next = next_frame(&mut stream, max_frame, IDLE, REST_OF_FRAME) => next,
         };
-        if !matches!(readable, Ok(Ok(()))) {
-            return;
-        }
-        let read = tokio::time::timeout(REST_OF_FRAME, frame::read_frame(&mut stream, max_frame)).await;
-        let body = match read {
-            Ok(Ok(Some(body))) => body,
-            Ok(Ok(None)) => return,
-            Ok(Err(error)) => {
-                let text = chain(&error);
+        let body = match next {
+            Ok(Some(body)) => body,
+            Ok(None) => return,
+            Err(text) => {
                 tracing::warn!(uid = peer.0, pid = peer.1, "bad frame: {text}");
-                refuse(&mut stream, &text).await;
-                return;
-            }
-            Err(_) => {
-                tracing::warn!(
-                    uid = peer.0,
-                    pid = peer.1,
-                    "bad frame: its rest did not come within {REST_OF_FRAME:?}"
-                );
-                refuse(&mut stream, "the rest of the frame did not come in time").await;
+                refuse(stream.get_mut(), &text).await;
                 return;
             }
         };
         rate.wait().await;
         let (answer, keep) = intake.answer(&body, peer).await;
-        let sent =
-            tokio::time::timeout(REST_OF_FRAME, frame::write_frame(&mut stream, &answer, usize::MAX)).await;
-        if !matches!(sent, Ok(Ok(()))) || !keep {
+        let sent = frame::write_frame(stream.get_mut(), &answer, usize::MAX);
+        if !matches!(tokio::time::timeout(REST_OF_FRAME, sent).await, Ok(Ok(()))) || !keep {
             return;
         }
+    }
+}
+
+/// The next frame's body; none if the client has gone or says nothing for `idle`. Once a frame has begun, all of it must come within
+/// `rest`. The error is the text for the client.
+async fn next_frame(
+    stream: &mut (impl AsyncBufRead + Unpin),
+    max_frame: usize,
+    idle: Duration,
+    rest: Duration,
+) -> Result<Option<Vec<u8>>, String> {
+    // Being readable would not do: a stream says so until a read has found nothing.
+    match tokio::time::timeout(idle, stream.fill_buf()).await {
+        Ok(Ok(begun)) if !begun.is_empty() => {}
+        _ => return Ok(None),
+    }
+    match tokio::time::timeout(rest, frame::read_frame(stream, max_frame)).await {
+        Ok(read) => read.map_err(|error| chain(&error)),
+        Err(_) => Err(format!("the rest of the frame did not come within {rest:?}")),
     }
 }
 
@@ -150,5 +156,29 @@ impl Rate {
         if self.allowance < 0.0 {
             tokio::time::sleep(Duration::from_secs_f64(-self.allowance / self.per_second)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_may_be_silent_between_frames_but_not_within_one() {
+        let (idle, rest) = (Duration::from_secs(60), Duration::from_millis(50));
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let mut server = BufReader::new(server);
+        frame::write_frame(&mut client, b"one", 10).await.unwrap();
+        assert_eq!(next_frame(&mut server, 10, idle, rest).await, Ok(Some(b"one".to_vec())));
+        let silent = tokio::time::timeout(4 * rest, next_frame(&mut server, 10, idle, rest)).await;
+        assert!(silent.is_err(), "the connection is kept, not {silent:?}");
+        frame::write_frame(&mut client, b"two", 10).await.unwrap();
+        assert_eq!(next_frame(&mut server, 10, idle, rest).await, Ok(Some(b"two".to_vec())));
+        assert_eq!(next_frame(&mut server, 10, rest, rest).await, Ok(None));
+        client.write_all(&[0, 0, 0, 9, b'x']).await.unwrap();
+        let halfway = next_frame(&mut server, 10, idle, rest).await;
+        assert!(halfway.is_err_and(|text| text.contains("did not come within 50ms")));
     }
 }

@@ -174,8 +174,12 @@ impl Source<'_> {
         let published =
             cmd == Some("publish") || (cmd != Some("_return") && (minions.is_array() || has_target));
         let expected = if minions.is_array() { Some(minions) } else { get(&entries, "minions") };
-        let expected = expected.map(names).unwrap_or_default();
+        let mut expected = expected.map(names).unwrap_or_default();
         if is_return && !published {
+            // Only a job that a minion ran by itself (`salt-call`) has a target beside its return: that minion.
+            if let (Some(_), Some(id)) = (get(&entries, "tgt_type"), get(&entries, "id").and_then(id_text)) {
+                expected.push(id);
+            }
             entries = self.stub(entries, &jid);
         } else {
             scrub(&mut entries);

@@ -465,6 +465,8 @@ def _job(jid, text):
         job = format_jid_instance(jid, {"fun": load.get("fun", "unknown-function")})
     if isinstance(load.get("Minions"), list):
         job["Minions"] = load["Minions"]
+    if load.get("EndTime"):
+        job["EndTime"] = load["EndTime"]
     return job
 
 

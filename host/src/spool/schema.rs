@@ -59,7 +59,7 @@ pub(super) fn open_writing(path: &Path) -> Result<Connection, rusqlite::Error> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.execute_batch(
         "PRAGMA page_size = 4096; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA temp_store = MEMORY; \
-         PRAGMA cache_size = -16384;",
+         PRAGMA cache_size = -8192;",
     )?;
     conn.set_prepared_statement_cache_capacity(48);
     Ok(conn)
@@ -84,7 +84,7 @@ pub(super) fn open_reading(path: &Path) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(Duration::from_secs(5))?;
-    conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -4096;")?;
+    conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2048;")?;
     conn.set_prepared_statement_cache_capacity(32);
     Ok(conn)
 }

@@ -306,6 +306,7 @@ fn a_return_given_as_load_makes_a_stub() {
         "fun": "test.arg", "fun_args": [1], "user": "root", "tgt": "m1", "tgt_type": "glob", "arg": [1]});
     let load = load(JID, sent, Value::Nil);
     assert_eq!((load.jid.as_str(), load.kind), (JID, LoadKind::Stub));
+    assert_eq!(load.minions, ["m1"], "a job of `salt-call` is for its own minion");
     assert_eq!(
         load.document,
         format!(

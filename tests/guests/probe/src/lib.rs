@@ -1,5 +1,7 @@
 //! A plugin for tests and measurements: takes every record and does as its option `mode` says.
 
+use std::time::Duration;
+
 use returner_sdk::prelude::*;
 use returner_sdk::tokio::net::TcpStream;
 
@@ -13,6 +15,8 @@ pub struct Options {
 
 /// Takes everything.
 pub struct Probe {
+    /// How long a batch takes.
+    pause: Duration,
     /// Kept open while the instance lives.
     _connection: Option<TcpStream>,
 }
@@ -27,10 +31,14 @@ impl Returner for Probe {
             }
             _ => None,
         };
-        Ok(Self { _connection: connection })
+        let pause = Duration::from_secs(if options.mode == "slow" { 2 } else { 0 });
+        Ok(Self { pause, _connection: connection })
     }
 
     async fn deliver(&mut self, returns: Vec<JobReturn>) -> Result<Vec<Verdict>> {
+        if !self.pause.is_zero() {
+            returner_sdk::tokio::time::sleep(self.pause).await;
+        }
         Ok(returner_sdk::all_stored(&returns))
     }
 }

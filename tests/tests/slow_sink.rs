@@ -1,0 +1,85 @@
+//! A sink that cannot keep up: it costs disk, not memory, and nobody else waits for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use returnerd_tests::daemon::Daemon;
+use returnerd_tests::env;
+use returnerd_tests::wait::wait_for;
+use serde_json::{Value, json};
+
+/// As many as 500 a second are in 30 s.
+const RETURNS: usize = 15_000;
+const CLIENTS: usize = 16;
+const SIZE: usize = 8 << 10;
+/// The batches under way, what is remembered of recent jobs (16 MiB for a store), and the pages of SQLite; all returns are 120 MiB.
+const GROWTH_KIB: u64 = 64 << 10;
+
+fn status(daemon: &Daemon) -> Value {
+    serde_json::from_str(&daemon.cli(&["status", "--json"]).stdout).unwrap()
+}
+
+fn sink<'a>(status: &'a Value, label: &str) -> &'a Value {
+    status["sinks"].as_array().unwrap().iter().find(|sink| sink["sink"] == label).expect("the sink is listed")
+}
+
+fn ret(number: usize, value: &str) -> Value {
+    json!({
+        "jid": format!("202612010331{number:08}"), "id": "m1", "fun": "test.echo", "fun_args": [], "return": value,
+        "success": true, "retcode": 0,
+    })
+}
+
+#[test]
+fn a_slow_sink_costs_no_memory_and_holds_up_no_other() {
+    let mut daemon = Daemon::builder().prepare();
+    daemon.drop_plugin_file("probe", &env::guest("probe"));
+    daemon.start();
+    let slow = json!({ "probe.mode": "slow" });
+    let value = "x".repeat(SIZE);
+    // Opens both sinks, so that what an instance takes is not counted.
+    daemon.client().with_opts(slow.clone()).return_("probe", ret(0, &value)).done();
+    daemon.client().return_("probe", ret(0, "quick")).done();
+    wait_for("both sinks to deliver", Duration::from_secs(30), || {
+        let status = status(&daemon);
+        ["probe", "probe#2"].iter().all(|label| sink(&status, label)["counts"]["stored"] == 1)
+    });
+    let before = status(&daemon)["resident_kib"].as_u64().unwrap();
+
+    let mut slowest = Duration::ZERO;
+    thread::scope(|scope| {
+        let producers: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (daemon, slow, value) = (&daemon, &slow, &value);
+                scope.spawn(move || {
+                    let mut connection = daemon.client().with_opts(slow.clone());
+                    for number in (client..RETURNS).step_by(CLIENTS) {
+                        connection.return_("probe", ret(number + 1, value)).done();
+                    }
+                })
+            })
+            .collect();
+        let mut quick = daemon.client();
+        let mut number = 0;
+        while producers.iter().any(|producer| !producer.is_finished()) {
+            number += 1;
+            let began = Instant::now();
+            quick.return_("probe", ret(number, "quick")).done();
+            wait_for("the other sink to deliver", Duration::from_secs(10), || {
+                sink(&status(&daemon), "probe#2")["waiting"] == 0
+            });
+            slowest = slowest.max(began.elapsed());
+        }
+    });
+    let after = status(&daemon);
+    println!(
+        "{} KiB before, {} after, {} wait; the other sink's slowest delivery took {slowest:?}",
+        before, after["resident_kib"], sink(&after, "probe")["waiting"]
+    );
+    let waiting = sink(&after, "probe")["waiting"].as_u64().unwrap();
+    assert!(waiting > 1_000, "the sink kept up, so that nothing is shown\n{after:#}");
+    let grown = after["resident_kib"].as_u64().unwrap().saturating_sub(before);
+    assert!(grown < GROWTH_KIB, "memory grew by {grown} KiB\n{}", daemon.tail());
+    assert!(slowest < Duration::from_secs(2), "the other sink waited for {slowest:?}");
+}
