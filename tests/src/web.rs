@@ -99,7 +99,9 @@ impl Tls {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let mut roots = RootCertStore::empty();
-                roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("it is PEM")).expect("a root");
+                roots
+                    .add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("it is PEM"))
+                    .expect("a root");
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 builder.with_client_cert_verifier(verifier.build().expect("there is a root"))
             }
@@ -145,8 +147,7 @@ impl WebServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port of loopback is free");
         listener.set_nonblocking(true).expect("it is a socket");
         let port = listener.local_addr().expect("it is bound").port();
-        let shared =
-            Arc::new(Shared { seen: Mutex::default(), connections: AtomicUsize::new(0), handler });
+        let shared = Arc::new(Shared { seen: Mutex::default(), connections: AtomicUsize::new(0), handler });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -22,11 +22,8 @@ pub(super) async fn send(request: &Request, url: &Url) -> Result<Response> {
     let address = if has_port { url.authority.clone() } else { format!("{}:80", url.authority) };
     let connecting = TcpStream::connect(address);
     let mut stream = tokio::time::timeout(request.connect.unwrap_or(CONNECT), connecting).await??;
-    let mut head = format!(
-        "{} {} HTTP/1.1\r\nconnection: close\r\n",
-        request.method, url.path_and_query
-    )
-    .into_bytes();
+    let mut head =
+        format!("{} {} HTTP/1.1\r\nconnection: close\r\n", request.method, url.path_and_query).into_bytes();
     if !request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         head.extend(format!("host: {}\r\n", url.authority).bytes());
     }
@@ -86,7 +83,8 @@ mod tests {
     fn both_kinds_of_body_are_read() {
         let plain = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef").unwrap();
         assert_eq!((plain.status, plain.body.as_slice()), (200, &b"abc"[..]));
-        let chunked = b"HTTP/1.1 503 Away\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\n\r\n";
+        let chunked =
+            b"HTTP/1.1 503 Away\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\n\r\n";
         assert_eq!(parse(chunked).unwrap().body, b"abcde");
         assert_eq!(parse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"), None);
         assert_eq!(parse(b"nothing"), None);

@@ -135,7 +135,9 @@ fn fault(code: ErrorCode) -> Error {
         ErrorCode::DestinationUnavailable => "there is no way to the server",
         ErrorCode::ConnectionTimeout => "no connection within the time limit",
         ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => "the connection broke off",
-        ErrorCode::HttpResponseTimeout | ErrorCode::ConnectionReadTimeout => "no answer within the time limit",
+        ErrorCode::HttpResponseTimeout | ErrorCode::ConnectionReadTimeout => {
+            "no answer within the time limit"
+        }
         ErrorCode::TlsCertificateError => "the server's certificate is not trusted",
         ErrorCode::TlsProtocolError => "TLS failed",
         ErrorCode::TlsAlertReceived(_) => "the server ended TLS; it may want a client certificate",

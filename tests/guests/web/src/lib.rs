@@ -39,7 +39,9 @@ impl Returner for Web {
             }
             let response = request.send().await?;
             match response.header("location") {
-                Some(to) if self.options.follow && (300..400).contains(&response.status) => url = to.to_owned(),
+                Some(to) if self.options.follow && (300..400).contains(&response.status) => {
+                    url = to.to_owned()
+                }
                 _ => return response.must_succeed().map(drop),
             }
         }
