@@ -497,6 +497,8 @@ mod tests {
     #[test]
     fn relative_paths_and_odd_modes_are_refused() {
         assert!(parse("state_dir = \"var\"").unwrap_err().to_string().contains("`state_dir`"));
+        let error = parse("[plugin.a.http]\nca_file = \"ca.pem\"").unwrap_err().to_string();
+        assert!(error.contains("`plugin.a.http.ca_file`"), "{error}");
         assert!(parse("[intake]\nmode = \"rw\"").unwrap_err().to_string().contains("`intake.mode`"));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! In the sandbox the host sends them: it keeps connections open between calls and instances, does TLS with the roots and the
 //! certificate that the operator set, and refuses what the plugin was not granted. A request holds the instance until its
-//! response is there, which costs nothing, since an instance does one call at a time. Redirects are not followed.
+//! response is there, and a timer of tokio does not fire meanwhile: set limits with [`Request::connect_within`] and
+//! [`Request::answer_within`]. Redirects are not followed.
 //!
 //! ```no_run
 //! # async fn f() -> returner_sdk::Result<()> {
@@ -34,7 +35,7 @@ use crate::{Error, Result};
 use url::Url;
 
 /// A request that is being put together.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use = "a request does nothing before `send`"]
 pub struct Request {
     method: String,
@@ -43,6 +44,19 @@ pub struct Request {
     body: Vec<u8>,
     connect: Option<Duration>,
     answer: Option<Duration>,
+}
+
+/// Without what may be secret: the path and the query, the values of headers, the body.
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Request")
+            .field("method", &self.method)
+            .field("to", &Url::parse(&self.url).map(|url| url.origin()))
+            .field("headers", &names)
+            .field("body_bytes", &self.body.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Request {
