@@ -220,7 +220,7 @@ fn a_host_header_of_another_server_is_refused() {
 }
 
 #[test]
-fn a_default_or_literal_target_needs_a_line_and_a_line_is_enough() {
+fn what_no_option_names_is_reached_by_a_line_of_allow() {
     let server = WebServer::start(|_| Reply::default());
     let port = server.port();
     let line = format!("http://127.0.0.1:{port}");
@@ -258,6 +258,45 @@ fn a_configured_proxy_is_used() {
     let heads = proxy.heads();
     assert_eq!(heads.len(), 1);
     assert!(heads[0].starts_with("CONNECT secure.example:443 HTTP/1.1\r\n"), "{}", heads[0]);
+}
+
+#[test]
+fn the_proxy_of_the_environment_is_used_only_where_it_is_asked_for() {
+    let (proxy, direct) = (WebServer::start(|_| Reply::default()), WebServer::start(|_| Reply::default()));
+    let environment = |builder: DaemonBuilder| {
+        let uri = format!("http://127.0.0.1:{}", proxy.port());
+        builder.variable("HTTP_PROXY", &uri).variable("NO_PROXY", "127.0.0.1")
+    };
+    let with = environment(Daemon::builder()).tables("[plugin.web.http]\nproxy = \"environment\"\n");
+    let daemon = start(with);
+    hand_over(&mut client(&daemon, &json!({"url": "http://plain.example/x"})), 0);
+    delivered(&daemon, &proxy, 0..1);
+    assert_eq!(proxy.seen()[0].target, "http://plain.example/x");
+    hand_over(&mut client(&daemon, &json!({"url": plain(direct.port())})), 1);
+    delivered(&daemon, &direct, 1..2);
+    assert_eq!(proxy.seen().len(), 1);
+
+    let daemon = start(environment(Daemon::builder()));
+    hand_over(&mut client(&daemon, &json!({"url": "http://plain.invalid/x"})), 2);
+    sink_that(&daemon, "the fault", |sink| has_error(sink, "name cannot be looked up"));
+    assert_eq!(proxy.seen().len(), 1);
+}
+
+#[test]
+fn a_changed_setting_makes_a_new_client() {
+    let authority = Authority::new();
+    let tls = Tls { identity: authority.sign(&["localhost"]), clients: None, http2: true };
+    let server = WebServer::start_tls(&tls, |_| Reply::default());
+    let builder = Daemon::builder();
+    let ca = builder.root().join("ca.pem");
+    std::fs::write(&ca, Authority::new().pem()).unwrap();
+    let daemon =
+        start(builder.tables(&format!("[plugin.web]\nrenew_after = \"1ms\"\nhttp.ca_file = {ca:?}\n")));
+    let mut client = client(&daemon, &json!({"url": format!("https://localhost:{}/", server.port())}));
+    hand_over(&mut client, 0);
+    sink_that(&daemon, "the fault", |sink| has_error(sink, "certificate is not trusted"));
+    std::fs::write(&ca, authority.pem()).unwrap();
+    delivered(&daemon, &server, 0..1);
 }
 
 #[test]
