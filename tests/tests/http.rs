@@ -176,8 +176,9 @@ fn a_busy_server_is_asked_again_when_it_says() {
 /// Hands a return over whose request must not reach `forbidden`, and waits for the refusal in `status` and log.
 fn refused(daemon: &Daemon, options: &Value, forbidden: &WebServer, text: &str) {
     hand_over(&mut client(daemon, options), 0);
-    let sink = sink_that(daemon, "the refusal", |sink| is_refused(sink, text));
-    assert!(has_error(&sink, "did not allow the request"), "{sink}");
+    let sink = sink_that(daemon, "the refusal", |sink| {
+        is_refused(sink, text) && has_error(sink, "did not allow the request")
+    });
     assert_eq!(sink["waiting"], 1);
     assert!(daemon.log().contains("refused: the plugin wants"), "{}", daemon.tail());
     assert_eq!(forbidden.connections(), 0);
