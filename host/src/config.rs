@@ -196,6 +196,44 @@ pub struct Plugin {
     /// Renew an instance after about this long.
     #[serde(deserialize_with = "optional_duration")]
     pub renew_after: Option<Duration>,
+    /// How its HTTP requests go out.
+    pub http: Http,
+}
+
+/// `[plugin.NAME.http]`.
+#[derive(Clone, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// PEM file with certificates of authorities that are trusted as well.
+    pub ca_file: Option<PathBuf>,
+    /// Whether the authorities that browsers trust are trusted.
+    pub web_roots: bool,
+    /// PEM file with the certificate that servers are shown, and those between it and its authority.
+    pub client_cert: Option<PathBuf>,
+    /// PEM file with its key; none means that `client_cert` holds it.
+    pub client_key: Option<PathBuf>,
+    /// The proxy's URL, or `environment` for what the daemon's environment says; none connects directly. May hold a password.
+    pub proxy: Option<String>,
+    /// The largest request body, in bytes.
+    #[serde(deserialize_with = "size")]
+    pub max_request: u64,
+    /// The largest response body, in bytes.
+    #[serde(deserialize_with = "size")]
+    pub max_response: u64,
+}
+
+/// Without the proxy, whose URL may hold a password.
+impl std::fmt::Debug for Http {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http")
+            .field("ca_file", &self.ca_file)
+            .field("web_roots", &self.web_roots)
+            .field("client_cert", &self.client_cert)
+            .field("client_key", &self.client_key)
+            .field("max_request", &self.max_request)
+            .field("max_response", &self.max_response)
+            .finish_non_exhaustive()
+    }
 }
 
 /// `mode` of a plugin.
@@ -238,6 +276,21 @@ impl Config {
             );
         }
         config.socket_mode()?;
+        for (name, plugin) in &config.plugin {
+            let http = &plugin.http;
+            for (key, file) in [
+                ("ca_file", &http.ca_file),
+                ("client_cert", &http.client_cert),
+                ("client_key", &http.client_key),
+            ] {
+                if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
+                    return Err(config.fault(
+                        &format!("plugin.{name}.http.{key}"),
+                        format!("`{}` is not an absolute path", file.display()),
+                    ));
+                }
+            }
+        }
         Ok(config)
     }
 
@@ -295,6 +348,20 @@ impl Default for Delivery {
 impl Default for Salt {
     fn default() -> Self {
         Self { config_dir: "/etc/salt".into(), returner_dir: "/var/lib/returnerd/salt/returners".into() }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            ca_file: None,
+            web_roots: true,
+            client_cert: None,
+            client_key: None,
+            proxy: None,
+            max_request: crate::plugin::limits::MAX_HTTP_REQUEST,
+            max_response: crate::plugin::limits::MAX_HTTP_RESPONSE,
+        }
     }
 }
 
@@ -430,6 +497,8 @@ mod tests {
     #[test]
     fn relative_paths_and_odd_modes_are_refused() {
         assert!(parse("state_dir = \"var\"").unwrap_err().to_string().contains("`state_dir`"));
+        let error = parse("[plugin.a.http]\nca_file = \"ca.pem\"").unwrap_err().to_string();
+        assert!(error.contains("`plugin.a.http.ca_file`"), "{error}");
         assert!(parse("[intake]\nmode = \"rw\"").unwrap_err().to_string().contains("`intake.mode`"));
     }
 }

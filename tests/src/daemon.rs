@@ -27,6 +27,7 @@ pub struct DaemonBuilder {
     plugins: Vec<String>,
     top: String,
     tables: String,
+    variables: Vec<(String, String)>,
 }
 
 impl DaemonBuilder {
@@ -47,6 +48,12 @@ impl DaemonBuilder {
     pub fn tables(mut self, lines: &str) -> Self {
         self.tables.push_str(lines);
         self.tables.push('\n');
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -78,8 +85,16 @@ impl DaemonBuilder {
             self.tables
         );
         let config = self.scratch.write("returnerd.toml", &text);
-        let daemon =
-            Daemon { server: None, config, socket, inbox, plugins_dir, root, _scratch: self.scratch };
+        let daemon = Daemon {
+            server: None,
+            config,
+            socket,
+            inbox,
+            plugins_dir,
+            root,
+            variables: self.variables,
+            _scratch: self.scratch,
+        };
         for name in &self.plugins {
             daemon.drop_plugin(name);
         }
@@ -111,6 +126,7 @@ pub struct Daemon {
     inbox: PathBuf,
     plugins_dir: PathBuf,
     root: PathBuf,
+    variables: Vec<(String, String)>,
     _scratch: Scratch,
 }
 
@@ -122,6 +138,7 @@ impl Daemon {
             plugins: Vec::new(),
             top: String::new(),
             tables: String::new(),
+            variables: Vec::new(),
         }
     }
 
@@ -247,6 +264,7 @@ impl Daemon {
     fn command(&self) -> Command {
         let mut command = Command::new(env::returnerd());
         command.arg("--config").arg(&self.config);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 

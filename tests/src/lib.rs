@@ -5,6 +5,7 @@
 //! missing panics with the command that brings it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "support for tests")]
 
+pub mod certificates;
 pub mod client;
 pub mod daemon;
 pub mod env;
@@ -15,3 +16,4 @@ pub mod salt;
 pub mod salt_config;
 pub mod soak;
 pub mod wait;
+pub mod web;

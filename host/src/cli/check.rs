@@ -12,6 +12,7 @@ use crate::observe::chain;
 use crate::plugin::engine::Host;
 use crate::plugin::file::PluginFile;
 use crate::plugin::registry::check_identity;
+use crate::policy::http::settings::Settings;
 use crate::policy::{Policy, allow_line, parse_allow};
 use crate::salt::config_files::SaltConfig;
 use crate::salt::frame::Role;
@@ -188,6 +189,12 @@ fn plugins(config: &Config, quick: bool, report: &mut Report) -> Vec<PluginFile>
 fn settings(config: &Config, plugins: &[PluginFile], report: &mut Report) {
     for (name, settings) in &config.plugin {
         if let Err(error) = parse_allow(name, &settings.allow) {
+            report.fault(chain(&error));
+        }
+        let http = Settings::load(name, &settings.http)
+            .and_then(|http| http.tls().map(|_| http))
+            .and_then(|http| http.proxy().map(|_| ()));
+        if let Err(error) = http {
             report.fault(chain(&error));
         }
         if !plugins.iter().any(|plugin| plugin.manifest.name == *name) {

@@ -133,6 +133,14 @@ allow = ["tcp://salt:3306"]
 # cpu_per_call = "10s"
 # call_within = "60s"
 # renew_after = "4h"
+# [plugin.NAME.http]           # for plugins that send HTTP requests
+# ca_file = "/etc/returnerd/ca.pem"      # authorities that are trusted as well
+# web_roots = true             # false trusts only those of ca_file
+# client_cert = "/etc/returnerd/client.pem"
+# client_key = "/etc/returnerd/client.key"   # without it client_cert holds the key as well
+# proxy = "http://proxy.example.com:3128"    # "environment" takes the daemon's; the proxy then looks names up
+# max_request = "64 MiB"
+# max_response = "16 MiB"
 # [plugin.NAME.options]        # used where Salt's configuration has none
 # host = "db.example.com"
 "#,

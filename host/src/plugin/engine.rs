@@ -165,6 +165,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         table: &mut state.table,
     })?;
     linker.allow_shadowing(false);
+    crate::policy::http::add_to_linker(&mut linker)?;
     file_locks::add_to_linker::<State, HasLocks>(&mut linker, |state| Locks {
         table: &mut state.table,
         dirs: &state.locks,

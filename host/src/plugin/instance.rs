@@ -17,6 +17,7 @@ use super::state::{DirectoryError, State};
 use crate::item;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
+use crate::policy::http::client::Client;
 
 /// Why a call gave no answer of the plugin's own.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +120,8 @@ pub struct Opening<'a> {
     pub policy: &'a Policy,
     /// The check of its connections.
     pub egress: &'a Egress,
+    /// The sink's HTTP client.
+    pub http: &'a Arc<Client>,
 }
 
 /// One running copy.
@@ -143,7 +146,7 @@ impl Instance {
         opening: Opening<'_>,
     ) -> Result<Self, CallError> {
         let limits = opening.limits;
-        let state = State::new(opening.sink, &limits, opening.policy, opening.egress)?;
+        let state = State::new(opening.sink, &limits, opening.policy, opening.egress, opening.http)?;
         let mut store = Store::new(host.engine(), state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(HOSTCALL_BYTES);

@@ -34,6 +34,31 @@ pub const MAX_RESOURCES: usize = 4_096;
 /// Random bytes in one call.
 pub const MAX_RANDOM: u64 = 1 << 20;
 
+/// Bytes of the body of an HTTP request, unless `max_request` says otherwise: several times the largest batch.
+pub const MAX_HTTP_REQUEST: u64 = 64 << 20;
+
+/// Bytes of the body of an HTTP response, unless `max_response` says otherwise: a bulk answer has about 200 bytes per record.
+pub const MAX_HTTP_RESPONSE: u64 = 16 << 20;
+
+/// Bytes of all headers of an HTTP request or response. Servers commonly take 8 to 64 KiB.
+pub const MAX_HTTP_HEADERS: usize = 64 << 10;
+
+/// HTTP requests of one instance at once, counted until their responses are read.
+pub const MAX_HTTP_REQUESTS: usize = 16;
+
+/// Longest way to a connection: look-up, TCP, proxy, TLS.
+pub const MAX_HTTP_CONNECT: Duration = Duration::from_secs(30);
+/// The same for a plugin that sets no time.
+pub const HTTP_CONNECT: Duration = Duration::from_secs(10);
+
+/// Longest time from the connection to the response's headers, and between two parts of its body. A call has its own limit.
+pub const MAX_HTTP_WAIT: Duration = Duration::from_secs(300);
+/// The same for a plugin that sets no time: shorter than a call, so that the plugin learns of it and can say so.
+pub const HTTP_WAIT: Duration = Duration::from_secs(30);
+
+/// An HTTP connection without a request is closed after this long. Servers commonly close it after 60 s or more.
+pub const HTTP_IDLE: Duration = Duration::from_secs(55);
+
 /// Elements over all tables. A large Python component has below 20,000 functions.
 pub const MAX_TABLE_ELEMENTS: usize = 200_000;
 

@@ -11,6 +11,10 @@ use super::limits::Limits;
 use crate::item::JobReturn;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
+use crate::policy::http::client::Client;
+use crate::policy::http::connect::system_resolver;
+use crate::policy::http::rules::Rules;
+use crate::policy::http::settings::{Settings, SettingsError};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +28,9 @@ pub enum MeasureError {
     /// A call.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The HTTP client.
+    #[error(transparent)]
+    Http(#[from] SettingsError),
 }
 
 /// A plugin of which instances are made and called.
@@ -31,6 +38,7 @@ pub struct Measured {
     host: Host,
     exports: Arc<Exports>,
     options: String,
+    http: Arc<Client>,
 }
 
 impl Measured {
@@ -43,7 +51,10 @@ impl Measured {
         let host = Host::tuned(None, tuning)?;
         let pre = host.compile(&file)?;
         let exports = Exports::new(pre, file.interfaces).map_err(EngineError::Link)?;
-        Ok(Self { host, exports: Arc::new(exports), options: options.to_owned() })
+        let settings = Settings::load("measured", &crate::config::Http::default())?;
+        let egress = Egress::new("measured", Vec::new(), false);
+        let http = Arc::new(Client::new(settings, Rules::default(), &egress, system_resolver())?);
+        Ok(Self { host, exports: Arc::new(exports), options: options.to_owned(), http })
     }
 
     /// Makes and opens an instance.
@@ -59,6 +70,7 @@ impl Measured {
             limits: Limits::default(),
             policy: &Policy::default(),
             egress: &Egress::new("measured", Vec::new(), false),
+            http: &self.http,
         };
         Ok(Open { instance: Instance::open(&self.host, self.exports.clone(), opening).await? })
     }

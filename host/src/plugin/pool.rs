@@ -14,6 +14,10 @@ use super::instance::{CallError, Instance, Opening};
 use super::limits::Limits;
 use crate::config;
 use crate::policy::egress::Egress;
+use crate::policy::http::client::Client;
+use crate::policy::http::connect::system_resolver;
+use crate::policy::http::rules::Rules;
+use crate::policy::http::settings::{Settings, SettingsError};
 use crate::policy::{AllowError, Policy, allow_line};
 use crate::salt::options::{OptionsError, Resolved, load_files};
 
@@ -38,6 +42,9 @@ pub enum OpenError {
     /// A file that an option names cannot be read.
     #[error(transparent)]
     Options(#[from] OptionsError),
+    /// The settings of its HTTP client do not work.
+    #[error(transparent)]
+    Http(#[from] SettingsError),
 }
 
 struct Held {
@@ -57,6 +64,8 @@ pub struct Pool {
     deliver: Slot,
     query: Slot,
     egress: std::sync::Mutex<Option<Egress>>,
+    /// Outlives instances, so that their connections are used again.
+    http: std::sync::Mutex<Option<Arc<Client>>>,
 }
 
 /// An instance in use.
@@ -75,6 +84,7 @@ impl Pool {
             deliver: Slot::default(),
             query: Slot::default(),
             egress: std::sync::Mutex::default(),
+            http: std::sync::Mutex::default(),
         }
     }
 
@@ -132,6 +142,7 @@ impl Pool {
             *self.egress.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(egress.clone());
             egress
         };
+        let http = self.http(plugin.name(), settings, &policy, &egress)?;
         let options = load_files(&self.options, |path| std::fs::read_to_string(path))?;
         let options = serde_json::Value::Object(options).to_string();
         let opening = Opening {
@@ -142,8 +153,29 @@ impl Pool {
             limits: Limits::of(settings),
             policy: &policy,
             egress: &egress,
+            http: &http,
         };
         Ok(Instance::open(host, plugin.exports.clone(), opening).await?)
+    }
+
+    /// The sink's HTTP client: a new one if what is granted or set, or a file of certificates, has changed.
+    fn http(
+        &self,
+        plugin: &str,
+        settings: &config::Plugin,
+        policy: &Policy,
+        egress: &Egress,
+    ) -> Result<Arc<Client>, SettingsError> {
+        let settings = Settings::load(plugin, &settings.http)?;
+        let rules = Rules::new(policy.web());
+        let mut slot = self.http.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(client) = slot.as_ref().filter(|client| client.is_of(&settings, &rules)) {
+            client.report_to(egress);
+            return Ok(client.clone());
+        }
+        let client = Arc::new(Client::new(settings, rules, egress, system_resolver())?);
+        *slot = Some(client.clone());
+        Ok(client)
     }
 
     /// Closes the instance for questions if it has been idle; called from time to time.

@@ -2,14 +2,19 @@
 //!
 //! Invariant: the environment, the arguments and stdin are empty; the network and directories are those of the policy.
 
+use std::sync::Arc;
+
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
 
 use super::limits::{Limiter, Limits, MAX_RANDOM, MAX_RESOURCES};
 use super::stdio::GuestLog;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
 use crate::policy::file_locks::LockDirs;
+use crate::policy::http::Http;
+use crate::policy::http::client::Client;
 
 /// The state of one store.
 pub struct State {
@@ -17,6 +22,7 @@ pub struct State {
     pub(crate) table: ResourceTable,
     pub(crate) limiter: Limiter,
     pub(crate) egress: Egress,
+    pub(crate) http: Http,
     pub(crate) locks: LockDirs,
     /// Ticks left on the processor in this call.
     pub(crate) cpu_ticks: u64,
@@ -41,6 +47,7 @@ impl State {
         limits: &Limits,
         policy: &Policy,
         egress: &Egress,
+        http: &Arc<Client>,
     ) -> Result<Self, DirectoryError> {
         let log = GuestLog::new(sink);
         let check = egress.clone();
@@ -78,6 +85,7 @@ impl State {
             table,
             limiter: Limiter::new(limits.memory),
             egress: egress.clone(),
+            http: Http::new(http, egress),
             locks,
             cpu_ticks: 0,
         })
@@ -87,5 +95,11 @@ impl State {
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for State {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        self.http.view(&mut self.table)
     }
 }

@@ -111,7 +111,7 @@ impl Egress {
                 Some(address) => address == ip,
                 None => {
                     names.is_some_and(|names| names.contains(&endpoint.host))
-                        && (!is_special(ip) || (endpoint.host == "localhost" && ip.is_loopback()))
+                        && may_lead_to(&endpoint.host, ip)
                 }
             }
         })
@@ -152,7 +152,13 @@ impl Egress {
         (refusals.count, refusals.last.clone())
     }
 
-    fn refuse(&self, what: &str, pass: bool) -> bool {
+    /// Whether refusals are only logged.
+    pub(super) fn observes(&self) -> bool {
+        self.inner.observe
+    }
+
+    /// Counts and logs something that is not granted; gives back whether it passes all the same.
+    pub(super) fn refuse(&self, what: &str, pass: bool) -> bool {
         let mut refusals = self.inner.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         refusals.count += 1;
         refusals.last = Some(format!("not granted: {what}"));
@@ -171,8 +177,13 @@ impl Egress {
 }
 
 /// An IPv4 address inside an IPv6 one counts as what it is.
-fn canonical(ip: IpAddr) -> IpAddr {
+pub(super) fn canonical(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
+}
+
+/// Whether a granted name may lead to an address: to none of the special ranges, but `localhost` to loopback.
+pub(super) fn may_lead_to(name: &str, ip: IpAddr) -> bool {
+    !is_special(ip) || (name == "localhost" && ip.is_loopback())
 }
 
 /// Ranges that have to be named: loopback, link-local, multicast, broadcast, unspecified and "this network".

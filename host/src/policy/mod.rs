@@ -6,11 +6,13 @@
 
 pub mod egress;
 pub mod file_locks;
+pub mod http;
 pub mod names;
 
 use std::path::PathBuf;
 
 use self::egress::{Endpoint, Protocol};
+use self::http::rules::Origin as WebOrigin;
 use crate::config::Mode;
 use crate::plugin::manifest::{Host, Origin, Target, Wish, WishKind};
 
@@ -83,6 +85,16 @@ impl Policy {
                 Some(Endpoint { protocol, host, port: *port })
             })
             .collect()
+    }
+
+    /// The servers that HTTP requests may go to.
+    pub fn web(&self) -> Vec<WebOrigin> {
+        let origin = |grant: &Wish| match (grant.kind, &grant.target) {
+            (WishKind::Http, Target::Net { host, port }) => Some(WebOrigin::new(false, host, *port)),
+            (WishKind::Https, Target::Net { host, port }) => Some(WebOrigin::new(true, host, *port)),
+            _ => None,
+        };
+        self.grants.iter().filter_map(origin).collect()
     }
 }
 

@@ -10,6 +10,8 @@
 pub mod bindings;
 mod error;
 mod export;
+#[cfg(feature = "http")]
+pub mod http;
 mod load;
 mod net;
 mod returner;
