@@ -91,7 +91,11 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
         tracing::error!("{line}");
     }
     let host = Host::new(Some(&cache_dir(&config)))?;
-    let registry = Arc::new(Registry::new(host, config.clone()));
+    let mut registry = Registry::new(host, config.clone());
+    if let Ok(program) = std::env::current_exe() {
+        registry = registry.compiling_apart(program, cache_dir(&config));
+    }
+    let registry = Arc::new(registry);
     let first_look = registry.clone();
     if let Err(error) = tokio::task::spawn_blocking(move || first_look.scan()).await {
         tracing::error!(%error, "looking at the plugins directory failed");

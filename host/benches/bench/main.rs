@@ -17,7 +17,7 @@ mod spool;
 use std::time::Duration;
 
 fn main() {
-    let only = std::env::var("BENCH_ONLY").ok();
+    let only = std::env::var("BENCH_ONLY").ok().filter(|part| !part.is_empty());
     let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
     machine();
     if wanted("ack") {

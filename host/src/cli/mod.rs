@@ -140,6 +140,7 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
         Command::Plugin(plugin::Command::Inspect(arguments)) => {
             return plugin::inspect(&arguments, &cli.config);
         }
+        Command::Plugin(plugin::Command::Precompile { cache }) => return plugin::precompile(&cache),
         Command::Check(arguments) => return check::run(&arguments, &cli.config),
         _ => {}
     }

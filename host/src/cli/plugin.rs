@@ -16,6 +16,12 @@ pub(super) enum Command {
     List(Output),
     /// Show what a plugin says of itself, what it exports and what it wishes to reach, without running it.
     Inspect(InspectArguments),
+    /// Compile what comes on stdin into a cache; the daemon's own tool.
+    #[command(hide = true)]
+    Precompile {
+        /// The cache's directory.
+        cache: PathBuf,
+    },
     /// End a plugin's instances and lift its quarantine.
     Restart {
         /// The plugin.
@@ -40,7 +46,12 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
             Ok(())
         }
         Command::Inspect(arguments) => inspect(arguments, &config.path),
+        Command::Precompile { cache } => precompile(cache),
     }
+}
+
+pub(super) fn precompile(cache: &Path) -> Result<(), CliError> {
+    crate::plugin::precompile::child(cache).map_err(|error| CliError::Text(chain(&error)))
 }
 
 /// Reads the directory itself, so that it works without the daemon too.

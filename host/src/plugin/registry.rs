@@ -136,6 +136,8 @@ pub struct Registry {
     names: ArcSwap<HashMap<String, Arc<Plugin>>>,
     files: Mutex<BTreeMap<PathBuf, Known>>,
     directory_error: Mutex<Option<String>>,
+    /// The program that compiles apart, and the cache it fills.
+    apart: Option<(PathBuf, PathBuf)>,
     generation: AtomicU64,
     changed: watch::Sender<u64>,
 }
@@ -149,9 +151,17 @@ impl Registry {
             names: ArcSwap::default(),
             files: Mutex::default(),
             directory_error: Mutex::default(),
+            apart: None,
             generation: AtomicU64::new(0),
             changed: watch::channel(0).0,
         }
+    }
+
+    /// Compiles in a process of its own: `program` is returnerd, `cache_dir` the engine's cache.
+    #[must_use]
+    pub fn compiling_apart(mut self, program: PathBuf, cache_dir: PathBuf) -> Self {
+        self.apart = Some((program, cache_dir));
+        self
     }
 
     /// The engine the plugins run in.
@@ -318,6 +328,11 @@ impl Registry {
             }
         }
         let engine = |source| LoadError::Engine { path: path.to_owned(), source };
+        if let Some((program, cache_dir)) = &self.apart
+            && let Err(error) = super::precompile::in_child(program, cache_dir, &file)
+        {
+            tracing::debug!(path = %path.display(), "{}", crate::observe::chain(&error));
+        }
         let pre = self.host.compile(&file).map_err(engine)?;
         let exports = Exports::new(pre, file.interfaces).map_err(|e| engine(EngineError::Link(e)))?;
         Ok(Some(Plugin {
