@@ -75,7 +75,9 @@ fn a_slow_sink_costs_no_memory_and_holds_up_no_other() {
     let after = status(&daemon);
     println!(
         "{} KiB before, {} after, {} wait; the other sink's slowest delivery took {slowest:?}",
-        before, after["resident_kib"], sink(&after, "probe")["waiting"]
+        before,
+        after["resident_kib"],
+        sink(&after, "probe")["waiting"]
     );
     let waiting = sink(&after, "probe")["waiting"].as_u64().unwrap();
     assert!(waiting > 1_000, "the sink kept up, so that nothing is shown\n{after:#}");
