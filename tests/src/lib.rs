@@ -8,6 +8,7 @@
 pub mod client;
 pub mod daemon;
 pub mod env;
+pub mod hostile;
 pub mod mariadb;
 pub mod proc;
 pub mod proxy;

@@ -12,6 +12,7 @@ use crate::observe::chain;
 use crate::plugin::engine::Host;
 use crate::plugin::file::PluginFile;
 use crate::plugin::registry::check_identity;
+use crate::policy::own::refuse_own;
 use crate::policy::{Policy, allow_line, parse_allow};
 use crate::salt::config_files::SaltConfig;
 use crate::salt::frame::Role;
@@ -275,6 +276,11 @@ fn options(
             }
             match Policy::new(&plugin.manifest.name, wishes, &settings.allow, settings.mode) {
                 Ok(policy) => {
+                    for (path, _) in policy.directories() {
+                        if let Err(error) = refuse_own(&plugin.manifest.name, &path, config) {
+                            report.fault(format!("{place}: {}", chain(&error)));
+                        }
+                    }
                     for wish in &policy.refused {
                         report.fault(format!(
                             "{place}: the plugin wishes to reach `{wish}`, which is not granted; hint: {} would allow it",

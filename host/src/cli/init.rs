@@ -133,6 +133,9 @@ allow = ["tcp://salt:3306"]
 # cpu_per_call = "10s"
 # call_within = "60s"
 # renew_after = "4h"
+# renew_after_calls = 100000
+# sockets = 32                 # of one instance, at once
+# quarantine_after = 8         # crashes and time-outs without a healthy minute between them
 # [plugin.NAME.options]        # used where Salt's configuration has none
 # host = "db.example.com"
 "#,

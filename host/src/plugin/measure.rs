@@ -8,6 +8,7 @@ use super::engine::{EngineError, Host, Tuning};
 use super::file::{FileError, PluginFile};
 use super::instance::{CallError, Exports, Instance, Opening};
 use super::limits::Limits;
+use super::stdio::LogBudget;
 use crate::item::JobReturn;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
@@ -59,6 +60,7 @@ impl Measured {
             limits: Limits::default(),
             policy: &Policy::default(),
             egress: &Egress::new("measured", Vec::new(), false),
+            log: &LogBudget::default(),
         };
         Ok(Open { instance: Instance::open(&self.host, self.exports.clone(), opening).await? })
     }

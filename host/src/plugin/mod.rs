@@ -14,7 +14,7 @@ pub mod measure;
 pub mod pool;
 pub mod registry;
 mod state;
-mod stdio;
+pub mod stdio;
 
 use std::path::PathBuf;
 use std::sync::Arc;

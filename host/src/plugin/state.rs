@@ -6,7 +6,7 @@ use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::limits::{Limiter, Limits, MAX_RANDOM, MAX_RESOURCES};
-use super::stdio::GuestLog;
+use super::stdio::{GuestLog, LogBudget};
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
 use crate::policy::file_locks::LockDirs;
@@ -18,6 +18,8 @@ pub struct State {
     pub(crate) limiter: Limiter,
     pub(crate) egress: Egress,
     pub(crate) locks: LockDirs,
+    /// Sockets it may have at once.
+    pub(crate) sockets: usize,
     /// Ticks left on the processor in this call.
     pub(crate) cpu_ticks: u64,
 }
@@ -41,8 +43,9 @@ impl State {
         limits: &Limits,
         policy: &Policy,
         egress: &Egress,
+        log: &LogBudget,
     ) -> Result<Self, DirectoryError> {
-        let log = GuestLog::new(sink);
+        let log = GuestLog::new(sink, log);
         let check = egress.clone();
         let mut builder = WasiCtxBuilder::new();
         builder
@@ -79,6 +82,7 @@ impl State {
             limiter: Limiter::new(limits.memory),
             egress: egress.clone(),
             locks,
+            sockets: limits.sockets,
             cpu_ticks: 0,
         })
     }
