@@ -27,7 +27,7 @@ PROGRAM = cargo run --quiet $(LOCKED) --package returnerd-tests --bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build plugins demo dist soak bench test test-rust test-python fmt lint deny clean
+.PHONY: help setup build plugins demo dist soak bench hostile fuzz test test-rust test-python fmt lint deny clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -68,6 +68,12 @@ test-rust: build plugins ## unit tests and end-to-end tests
 
 test-python: setup ## the shim's tests, with the Python of each Salt
 	tests/setup/python-tests.sh $(SALT_VERSIONS)
+
+hostile: build plugins ## hostile plugins against the daemon; HOSTILE_LOAD=1 adds load
+	$(PROGRAM) hostile
+
+fuzz: setup ## mutate inputs of what reads foreign bytes, for FUZZ_SECONDS (60)
+	cargo bench $(LOCKED) --quiet --profile dev --workspace --bench fuzz
 
 fmt: ## format the code
 	cargo fmt --all

@@ -196,6 +196,12 @@ pub struct Plugin {
     /// Renew an instance after about this long.
     #[serde(deserialize_with = "optional_duration")]
     pub renew_after: Option<Duration>,
+    /// Renew an instance after about this many calls.
+    pub renew_after_calls: Option<u64>,
+    /// Most sockets of one instance at once.
+    pub sockets: Option<usize>,
+    /// Crashes, time-outs and broken limits, without a healthy minute between them, after which the plugin is left alone.
+    pub quarantine_after: Option<u32>,
     /// How its HTTP requests go out.
     pub http: Http,
 }

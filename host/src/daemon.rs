@@ -53,6 +53,9 @@ pub enum DaemonError {
     Signals(#[source] std::io::Error),
 }
 
+/// Open files of 100 plugins at their limits, and the connections of Salt.
+const OPEN_FILES: u64 = 65_536;
+
 /// The directory of compiled plugins: native code, so nobody else may write to it.
 pub fn cache_dir(config: &Config) -> PathBuf {
     config.state_dir.join("cache")
@@ -82,6 +85,7 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
     let config = Arc::new(config);
     private_dir(&config.state_dir)?;
     private_dir(&cache_dir(&config))?;
+    raise_open_files();
     let mut terminate = signal(SignalKind::terminate()).map_err(DaemonError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(DaemonError::Signals)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(DaemonError::Signals)?;
@@ -138,6 +142,19 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
     let _ = std::fs::remove_file(&config.socket);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Raises the limit of open files as far as it may be raised: the usual soft limit of 1,024 is for programs that use `select`, and one
+/// plugin's files and sockets must not be all that the daemon can have.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        let wanted = hard.min(OPEN_FILES);
+        if wanted > soft { setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 /// Rereads `returnerd.toml`. A file with a fault changes nothing.

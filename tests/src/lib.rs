@@ -9,6 +9,7 @@ pub mod certificates;
 pub mod client;
 pub mod daemon;
 pub mod env;
+pub mod hostile;
 pub mod mariadb;
 pub mod proc;
 pub mod proxy;

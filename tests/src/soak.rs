@@ -91,7 +91,10 @@ pub fn soak(duration: Duration, seed: u64) -> Outcome {
         .plugins(&["mysql", "sqlite3"])
         .tables("[delivery]\nfirst_retry = \"50ms\"\nlongest_retry = \"1s\"\n")
         .start();
-    let database = daemon.root().join("soak.sqlite");
+    // A plugin gets no directory that holds the daemon's own files.
+    let data = daemon.root().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let database = data.join("soak.sqlite");
     let opts = json!({
         "mysql.host": "127.0.0.1", "mysql.port": proxy.port(), "sqlite3.database": database,
     });

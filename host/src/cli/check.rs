@@ -13,6 +13,7 @@ use crate::plugin::engine::Host;
 use crate::plugin::file::PluginFile;
 use crate::plugin::registry::check_identity;
 use crate::policy::http::settings::Settings;
+use crate::policy::own::refuse_own;
 use crate::policy::{Policy, allow_line, parse_allow};
 use crate::salt::config_files::SaltConfig;
 use crate::salt::frame::Role;
@@ -282,6 +283,11 @@ fn options(
             }
             match Policy::new(&plugin.manifest.name, wishes, &settings.allow, settings.mode) {
                 Ok(policy) => {
+                    for (path, _) in policy.directories() {
+                        if let Err(error) = refuse_own(&plugin.manifest.name, &path, config) {
+                            report.fault(format!("{place}: {}", chain(&error)));
+                        }
+                    }
                     for wish in &policy.refused {
                         report.fault(format!(
                             "{place}: the plugin wishes to reach `{wish}`, which is not granted; hint: {} would allow it",

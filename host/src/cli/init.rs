@@ -133,6 +133,9 @@ allow = ["tcp://salt:3306"]
 # cpu_per_call = "10s"
 # call_within = "60s"
 # renew_after = "4h"
+# renew_after_calls = 100000
+# sockets = 32                 # of one instance, at once
+# quarantine_after = 8         # crashes and time-outs without a healthy minute between them
 # [plugin.NAME.http]           # for plugins that send HTTP requests
 # ca_file = "/etc/returnerd/ca.pem"      # authorities that are trusted as well
 # web_roots = true             # false trusts only those of ca_file

@@ -7,6 +7,7 @@ mod check;
 mod dead;
 mod docs;
 mod init;
+mod inspect;
 mod jobs;
 mod plugin;
 mod salt;
@@ -138,7 +139,7 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
         Command::Completions(arguments) => return docs::completions(&arguments),
         Command::Man(arguments) => return docs::man(&arguments),
         Command::Plugin(plugin::Command::Inspect(arguments)) => {
-            return plugin::inspect(&arguments, &cli.config);
+            return inspect::run(&arguments, &cli.config);
         }
         Command::Plugin(plugin::Command::Precompile { cache }) => return plugin::precompile(&cache),
         Command::Check(arguments) => return check::run(&arguments, &cli.config),

@@ -1,11 +1,11 @@
-//! `plugin list`, `plugin inspect`, `plugin restart`.
+//! `plugin list`, `plugin restart`.
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{CliError, Output, ask, print_json, print_line};
+use super::{CliError, Output, ask, inspect, print_json, print_line};
 use crate::config::Config;
 use crate::observe::chain;
 use crate::plugin::file::PluginFile;
@@ -15,7 +15,7 @@ pub(super) enum Command {
     /// List the plugins directory.
     List(Output),
     /// Show what a plugin says of itself, what it exports and what it wishes to reach, without running it.
-    Inspect(InspectArguments),
+    Inspect(inspect::Arguments),
     /// Compile what comes on stdin into a cache; the daemon's own tool.
     #[command(hide = true)]
     Precompile {
@@ -29,14 +29,6 @@ pub(super) enum Command {
     },
 }
 
-#[derive(Debug, Args)]
-pub(super) struct InspectArguments {
-    /// The `.wasm` file.
-    file: PathBuf,
-    #[command(flatten)]
-    output: Output,
-}
-
 pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
     match command {
         Command::List(output) => list(*output, config),
@@ -45,7 +37,7 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
             print_line(&format!("restarted the instances of {} sinks", answer["sinks"]));
             Ok(())
         }
-        Command::Inspect(arguments) => inspect(arguments, &config.path),
+        Command::Inspect(arguments) => inspect::run(arguments, &config.path),
         Command::Precompile { cache } => precompile(cache),
     }
 }
@@ -114,48 +106,4 @@ fn stem(path: &Value) -> String {
     Path::new(path.as_str().unwrap_or("-"))
         .file_stem()
         .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
-}
-
-pub(super) fn inspect(arguments: &InspectArguments, config: &Path) -> Result<(), CliError> {
-    let file = PluginFile::read(&arguments.file)?;
-    let manifest = &file.manifest;
-    // Grants are shown as far as there is a configuration.
-    let config = Config::load(config).ok();
-    let allow = config.as_ref().map(|config| config.plugin(&manifest.name).allow).unwrap_or_default();
-    if arguments.output.json {
-        print_json(&json!({
-            "name": manifest.name, "version": manifest.version, "summary": manifest.summary,
-            "aliases": manifest.aliases, "interfaces": file.interfaces.names(), "sha256": file.sha256,
-            "size": file.bytes.len(), "imports": file.imports, "options": manifest.options,
-            "reach": manifest.reach_texts(), "allow": allow,
-        }));
-        return Ok(());
-    }
-    print_line(&format!("{} {}: {}", manifest.name, manifest.version, manifest.summary));
-    if !manifest.aliases.is_empty() {
-        print_line(&format!("also called {}", manifest.aliases.join(", ")));
-    }
-    print_line(&format!("interfaces: {}", file.interfaces.names().join(", ")));
-    print_line(&format!("sha256: {}", file.sha256));
-    print_line(&format!("size: {} bytes", file.bytes.len()));
-    print_line("options:");
-    for option in &manifest.options {
-        print_line(&format!("  {}", option.line(&manifest.prefix)));
-    }
-    print_line("wishes to reach:");
-    for wish in manifest.reach_texts() {
-        print_line(&format!("  {wish}"));
-    }
-    print_line("granted by returnerd.toml, beside what the administrator's own options name:");
-    for line in &allow {
-        print_line(&format!("  {line}"));
-    }
-    if allow.is_empty() {
-        print_line("  nothing");
-    }
-    print_line("imports:");
-    for import in &file.imports {
-        print_line(&format!("  {import}"));
-    }
-    Ok(())
 }

@@ -61,6 +61,12 @@ fn show(status: &Value) {
         if let Some(error) = sink["last_error"].as_str() {
             print_line(&format!("  last error ({} ago): {error}", seconds(sink["last_error_s"].as_u64())));
         }
+        if let Some(error) = sink["close_error"].as_str() {
+            print_line(&format!("  did not close: {error}"));
+        }
+        if let Some(lines) = sink["log_dropped"]["lines"].as_u64().filter(|lines| *lines > 0) {
+            print_line(&format!("  {lines} lines of its log were left out"));
+        }
         if let Some(refused) = sink["refused"].as_str() {
             print_line(&format!("  {refused}"));
         }

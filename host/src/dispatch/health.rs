@@ -54,6 +54,7 @@ pub struct Counts {
 struct Inner {
     state: State,
     counts: Counts,
+    strikes: u32,
     last_error: Option<(String, SystemTime)>,
     last_failure: Option<Instant>,
     last_stored: Option<SystemTime>,
@@ -79,6 +80,7 @@ impl Health {
             inner: Mutex::new(Inner {
                 state: State::Ready,
                 counts: Counts::default(),
+                strikes: 0,
                 last_error: None,
                 last_failure: None,
                 last_stored: None,
@@ -105,6 +107,16 @@ impl Health {
     /// Changes the counts.
     pub fn count(&self, change: impl FnOnce(&mut Counts)) {
         self.with(|inner| change(&mut inner.counts));
+    }
+
+    /// Strikes that count against the plugin now.
+    pub fn strikes(&self) -> u32 {
+        self.with(|inner| inner.strikes)
+    }
+
+    /// Notes the strikes.
+    pub fn set_strikes(&self, strikes: u32) {
+        self.with(|inner| inner.strikes = strikes);
     }
 
     /// The last error and when it was.

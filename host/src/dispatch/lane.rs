@@ -14,16 +14,16 @@ use super::backoff::Backoff;
 use super::batch::{Batch, Entry};
 use super::health::State;
 use super::sink::Sink;
+use super::strikes::Strikes;
+use crate::config::Config;
 use crate::item::{Event, JobLoad, JobReturn};
 use crate::observe::chain;
 use crate::plugin::Plugin;
 use crate::plugin::bindings::types::{Failure, Verdict};
 use crate::plugin::instance::{CallError, Instance};
+use crate::plugin::limits::{Limits, MAX_BATCH_BYTES, MAX_BATCH_ITEMS};
 use crate::plugin::pool::{OpenError, Use};
 use crate::spool::{BatchLimits, DeadClass, Settlement};
-
-/// Crashes in a row, without anything stored between them, after which a plugin is left alone.
-const QUARANTINE_AFTER: u32 = 8;
 
 /// How long to wait where the spool has nothing to give at the moment.
 const SPOOL_PAUSE: Duration = Duration::from_millis(500);
@@ -34,18 +34,27 @@ const EXPIRE_STEP: usize = 1_000;
 /// How long a plugin that says it cannot work is left before it is asked again.
 const FAULTY_PAUSE: Duration = Duration::from_secs(30);
 
+/// Until something else ends the pause; as long as the clock can count.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// How a round ended.
 enum Round {
-    /// Something was settled, or nothing was there.
-    Done,
+    /// So many records were settled, some of them perhaps stored.
+    Done { records: usize, stored: bool },
     /// The lane must wait: what happened, and the earliest next try if the plugin named one.
     Failed { cause: String, operation: &'static str, kind: Trouble },
 }
 
 enum Trouble {
-    Away { after: Option<Duration> },
+    Away {
+        after: Option<Duration>,
+    },
     Faulty,
-    Crash,
+    /// The plugin crashed with so many records. `alone` tells that the one record at fault was put aside.
+    Crash {
+        records: usize,
+        alone: bool,
+    },
 }
 
 /// Runs a lane until the daemon stops.
@@ -53,8 +62,9 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
     let delivery = shared.config.load().delivery.clone();
     let mut backoff = Backoff::new(delivery.first_retry, delivery.longest_retry);
     let mut plugins = shared.registry.subscribe();
-    let mut cap = usize::MAX;
-    let mut crashes = 0;
+    let mut strikes = Strikes::new();
+    let mut restarts = sink.restarts.subscribe();
+    let mut generation = 0;
     // Since when what is in the lane waits for others to come; what was there at the start has waited enough.
     let mut since = None;
     loop {
@@ -62,6 +72,11 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
             return;
         }
         plugins.mark_unchanged();
+        if restarts.has_changed().unwrap_or(false) {
+            restarts.mark_unchanged();
+            strikes = Strikes::new();
+            backoff.reset();
+        }
         let Some(plugin) = shared.registry.find(&sink.plugin) else {
             let (depth, _) = shared.spool.depth(sink.id);
             if depth > 0 {
@@ -78,15 +93,19 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
             }
             continue;
         };
-        if !wait_for_work(&shared, &sink, &plugin, since, &mut stop).await {
+        if std::mem::replace(&mut generation, plugin.generation) != plugin.generation {
+            strikes = Strikes::new();
+            backoff.reset();
+        }
+        if !wait_for_work(&shared, &sink, &plugin, since, restarts.clone(), &mut stop).await {
             continue;
         }
         since = Some(Instant::now());
-        match round(&shared, &sink, &plugin, cap).await {
-            Round::Done => {
+        match round(&shared, &sink, &plugin, strikes.cap()).await {
+            Round::Done { records, stored } => {
                 backoff.reset();
-                crashes = 0;
-                cap = cap.saturating_mul(2);
+                strikes.passed(records, stored, Instant::now());
+                sink.health.set_strikes(strikes.count());
             }
             Round::Failed { cause, operation, kind } => {
                 let mut pause = backoff.next();
@@ -99,14 +118,13 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
                         pause = FAULTY_PAUSE;
                         State::Faulty
                     }
-                    Trouble::Crash => {
-                        crashes += 1;
+                    Trouble::Crash { records, alone } => {
                         sink.health.count(|counts| counts.crashes += 1);
-                        // One record may be what the plugin dies of: smaller batches find out which, and let the others pass.
-                        cap = (cap.min(shared.spool.depth(sink.id).0.max(2).try_into().unwrap_or(2)) / 2)
-                            .max(1);
-                        if crashes >= QUARANTINE_AFTER {
-                            pause = Duration::from_secs(u64::from(u32::MAX));
+                        let count = strikes.crash(records, alone, Instant::now());
+                        sink.health.set_strikes(count);
+                        let settings = shared.config.load().plugin(&sink.plugin);
+                        if count >= Limits::of(&settings).quarantine_after {
+                            pause = NEVER;
                             State::Quarantined
                         } else {
                             State::Down { until: Instant::now() + pause }
@@ -115,11 +133,19 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
                 };
                 sink.health.count(|counts| counts.retried += 1);
                 sink.health.trouble(state, operation, "-", &cause);
-                tokio::select! {
-                    _ = stop.changed() => return,
-                    () = tokio::time::sleep(pause) => {}
-                    _ = plugins.changed() => { crashes = 0; backoff.reset(); }
-                    () = sink.retry_now.notified() => { crashes = 0; backoff.reset(); }
+                let until = tokio::time::Instant::now() + pause;
+                let mut restarted = restarts.clone();
+                loop {
+                    tokio::select! {
+                        _ = stop.changed() => return,
+                        () = tokio::time::sleep_until(until) => break,
+                        _ = restarted.changed() => break,
+                        // Another plugin's new file changes nothing for this one.
+                        _ = plugins.changed() => {
+                            let now = shared.registry.find(&sink.plugin).map(|plugin| plugin.generation);
+                            if now != Some(plugin.generation) { break }
+                        }
+                    }
                 }
             }
         }
@@ -132,6 +158,7 @@ async fn wait_for_work(
     sink: &Sink,
     plugin: &Plugin,
     mut since: Option<Instant>,
+    mut restarts: watch::Receiver<u64>,
     stop: &mut watch::Receiver<bool>,
 ) -> bool {
     let batch = &plugin.manifest.batch;
@@ -171,7 +198,7 @@ async fn wait_for_work(
         tokio::select! {
             _ = stop.changed() => return false,
             () = woken => {}
-            () = sink.retry_now.notified() => {}
+            _ = restarts.changed() => return false,
             () = async { tokio::time::sleep(pause.unwrap_or_default()).await }, if pause.is_some() => {}
         }
     }
@@ -179,8 +206,9 @@ async fn wait_for_work(
 
 async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -> Round {
     let config = shared.config.load_full();
-    let most = usize::try_from(plugin.manifest.batch.max_items).unwrap_or(usize::MAX);
-    let limits = BatchLimits { max_items: most.min(cap), max_bytes: plugin.manifest.batch.max_bytes };
+    let most = usize::try_from(plugin.manifest.batch.max_items).unwrap_or(usize::MAX).min(MAX_BATCH_ITEMS);
+    let max_bytes = plugin.manifest.batch.max_bytes.min(MAX_BATCH_BYTES);
+    let limits = BatchLimits { max_items: most.min(cap), max_bytes };
     let items = match shared.spool.batch(sink.id, limits, now_ms(), &HashSet::new()).await {
         Ok(items) => items,
         Err(error) => {
@@ -192,10 +220,11 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
         }
     };
     if items.is_empty() {
-        return Round::Done;
+        return Round::Done { records: 0, stored: false };
     }
+    let records = items.len();
+    let others = shared.spool.depth(sink.id).0 > records as u64;
     let batch = Batch::new(items, plugin.interfaces.jobs, |jid| sink.recent(|recent| recent.has_load(jid)));
-    let settings = config.plugin(plugin.name());
     let mut delivery = Delivery {
         sink,
         jobs: plugin.interfaces.jobs,
@@ -208,12 +237,15 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
         held_jids: Vec::new(),
         operation: "read",
         stored: 0,
+        put_aside: others && records == 1,
+        is_aside: false,
     };
     for (at, why) in &batch.unreadable {
         delivery.dead(*at, DeadClass::Damaged, why.clone());
     }
-    let outcome = delivery.deliver(shared, plugin, &settings).await;
+    let outcome = delivery.deliver(shared, plugin, &config).await;
     let stored = delivery.stored;
+    let alone = delivery.is_aside;
     if let Err(error) = shared.spool.settle(delivery.settlements).await {
         // What was delivered may be delivered again; every plugin expects that.
         return Round::Failed {
@@ -230,7 +262,11 @@ async fn round(shared: &Shared, sink: &Sink, plugin: &Arc<Plugin>, cap: usize) -
             if stored > 0 {
                 sink.health.up();
             }
-            Round::Done
+            Round::Done { records, stored: stored > 0 }
+        }
+        Err(Round::Failed { cause, operation, kind: Trouble::Crash { .. } }) => {
+            let kind = Trouble::Crash { records, alone };
+            Round::Failed { cause, operation, kind }
         }
         Err(failed) => failed,
     }
@@ -279,19 +315,18 @@ struct Delivery<'a> {
     /// What is being done, for log lines.
     operation: &'static str,
     stored: u64,
+    /// The batch is one record, and others wait behind it: should the plugin crash, the record lets them pass.
+    put_aside: bool,
+    /// That is done.
+    is_aside: bool,
 }
 
 impl Delivery<'_> {
-    async fn deliver(
-        &mut self,
-        shared: &Shared,
-        plugin: &Arc<Plugin>,
-        settings: &crate::config::Plugin,
-    ) -> Result<(), Round> {
+    async fn deliver(&mut self, shared: &Shared, plugin: &Arc<Plugin>, config: &Config) -> Result<(), Round> {
         let mut lease = self
             .sink
             .pool
-            .take(Use::Deliver, shared.registry.host(), plugin, settings)
+            .take(Use::Deliver, shared.registry.host(), plugin, config)
             .await
             .map_err(|error| open_failed(&error))?;
         let batch = self.batch;
@@ -359,7 +394,13 @@ impl Delivery<'_> {
                     waiting.push(back.to_vec());
                     waiting.push(front.to_vec());
                 }
-                Err(error) => return Err(call_failed(&error, K::OPERATION)),
+                Err(error) => {
+                    if error.is_strike() && self.put_aside {
+                        self.retry(&entries[0].items, chain(&error), None);
+                        self.is_aside = true;
+                    }
+                    return Err(call_failed(&error, K::OPERATION));
+                }
             }
         }
         Ok(())
@@ -493,7 +534,7 @@ fn call_failed(error: &CallError, operation: &'static str) -> Round {
         }
         CallError::Failure(_) | CallError::Directory(_) | CallError::Missing(_) => Trouble::Faulty,
         CallError::Trap { .. } | CallError::Timeout { .. } | CallError::Verdicts { .. } | CallError::Gone => {
-            Trouble::Crash
+            Trouble::Crash { records: 0, alone: false }
         }
     };
     Round::Failed { cause: chain(error), operation, kind }

@@ -10,6 +10,7 @@ pub mod lane;
 pub mod query;
 pub mod recent;
 pub mod sink;
+mod strikes;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

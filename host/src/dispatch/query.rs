@@ -103,9 +103,9 @@ macro_rules! ask {
             if let Some(why) = sink.health.fresh_failure(FAIL_FAST) {
                 return Err(QueryError::Unavailable { sink: sink.label.clone(), why });
             }
-            let settings = shared.config.load().plugin(plugin.name());
+            let config = shared.config.load_full();
             let mut lease =
-                sink.pool.take(Use::Query, shared.registry.host(), &plugin, &settings).await.map_err(
+                sink.pool.take(Use::Query, shared.registry.host(), &plugin, &config).await.map_err(
                     |source| QueryError::Open { sink: sink.label.clone(), source: Box::new(source) },
                 )?;
             let call = |source| QueryError::Call { sink: sink.label.clone(), source };

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::health::Health;
 use super::recent::Recent;
@@ -26,8 +26,8 @@ pub struct Sink {
     pub health: Health,
     /// Wakes its lane.
     pub wake: Notify,
-    /// Asks the lane to try at once, whatever its back-off.
-    pub retry_now: Notify,
+    /// Counts the operator's restarts: the lane tries at once, whatever its back-off, and forgets the strikes.
+    pub restarts: watch::Sender<u64>,
     /// Holds back floods of like lines about its records.
     pub throttle: Throttle,
     /// When old jobs were last removed because `keep` says so.
@@ -46,7 +46,7 @@ impl Sink {
             pool: Pool::new(label, salt_id, role, options),
             health: Health::new(label),
             wake: Notify::new(),
-            retry_now: Notify::new(),
+            restarts: watch::channel(0).0,
             throttle: Throttle::default(),
             kept: Mutex::default(),
             recent: Mutex::default(),

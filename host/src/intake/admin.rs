@@ -79,6 +79,7 @@ impl Intake {
                 ));
             }
             let (refusals, refused) = sink.pool.refusals();
+            let (lines, bytes) = sink.pool.log_dropped();
             sinks.push(json!({
                 "sink": sink.label, "plugin": sink.plugin, "state": condition.name(),
                 "waiting": waiting, "bytes": lane.map_or(0, |lane| lane.bytes), "oldest_s": oldest_s,
@@ -86,6 +87,8 @@ impl Intake {
                 "last_error_s": error.as_ref().map(|(_, at)| age(*at)),
                 "last_stored_s": sink.health.last_stored().map(age),
                 "counts": sink.health.counts(), "refusals": refusals, "refused": refused,
+                "close_error": sink.pool.close_error(), "log_dropped": { "lines": lines, "bytes": bytes },
+                "strikes": sink.health.strikes(),
                 "options": sink.pool.options().shown(),
             }));
         }
@@ -211,7 +214,7 @@ impl Intake {
             // An instance in the middle of a call is closed when the call is over.
             let closing = sink.clone();
             tokio::spawn(async move { closing.pool.close().await });
-            sink.retry_now.notify_waiters();
+            sink.restarts.send_modify(|count| *count += 1);
             sink.wake.notify_one();
         }
         Ok(json!({ "sinks": sinks.len() }))

@@ -79,7 +79,7 @@ pub async fn serve(listener: UnixListener, intake: Arc<Intake>, mut stop: watch:
 
 async fn connection(stream: UnixStream, intake: Arc<Intake>, mut stop: watch::Receiver<bool>) {
     let peer = stream.peer_cred().map(|cred| (cred.uid(), cred.pid().unwrap_or(0))).unwrap_or((u32::MAX, 0));
-    tracing::trace!(uid = peer.0, pid = peer.1, "connected");
+    tracing::debug!(uid = peer.0, pid = peer.1, "connected");
     let config = intake.config();
     let max_frame = usize::try_from(config.intake.max_frame).unwrap_or(frame::MAX_FRAME);
     let mut rate = Rate::new(config.intake.frames_per_second);

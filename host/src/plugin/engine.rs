@@ -4,18 +4,21 @@
 //! epoch interruption, so none can keep a processor.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Cache, CacheConfig, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
-use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup;
+use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
+use wasmtime_wasi::sockets::WasiSocketsView;
 
 use super::bindings::salt::returner::file_locks;
 use super::file::PluginFile;
-use super::limits::{FIBER_STACK, TICK, WASM_STACK};
+use super::limits::{FIBER_STACK, MAX_TABLE_ELEMENTS, TICK, WASM_STACK};
 use super::state::State;
 use crate::policy::file_locks::{HasLocks, Locks};
 use crate::policy::names::{HasNames, Names};
+use crate::policy::sockets::{HasSockets, Sockets};
 
 /// Why the engine could not be started or a plugin not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +29,9 @@ pub enum EngineError {
     /// The clock's thread could not be started.
     #[error("cannot start the engine's clock")]
     Clock(#[source] std::io::Error),
+    /// The threads that compile could not be started.
+    #[error("cannot start the compiler's threads")]
+    Compilers(#[source] rayon::ThreadPoolBuildError),
     /// A plugin does not compile.
     #[error("cannot compile the plugin")]
     Compile(#[source] wasmtime::Error),
@@ -64,6 +70,8 @@ pub struct Host {
     engine: Engine,
     linker: Linker<State>,
     allocation: Allocation,
+    /// The threads that compile.
+    compilers: Arc<rayon::ThreadPool>,
 }
 
 impl Host {
@@ -84,7 +92,14 @@ impl Host {
         let engine = engine(cache_dir, tuning).map_err(EngineError::Start)?;
         start_clock(&engine)?;
         let linker = linker(&engine).map_err(EngineError::Start)?;
-        Ok(Self { engine, linker, allocation: tuning.allocation })
+        // Half of the processors at most, so that deliveries go on while a large plugin is compiled.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2);
+        let compilers = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|_| "compile".into())
+            .build()
+            .map_err(EngineError::Compilers)?;
+        Ok(Self { engine, linker, allocation: tuning.allocation, compilers: Arc::new(compilers) })
     }
 
     /// The engine, for new stores.
@@ -99,7 +114,10 @@ impl Host {
 
     /// Compiles a file, or takes it from the cache, and resolves its imports. Takes seconds for a large plugin.
     pub fn compile(&self, file: &PluginFile) -> Result<InstancePre<State>, EngineError> {
-        let component = Component::new(&self.engine, &file.bytes).map_err(EngineError::Compile)?;
+        let component = self
+            .compilers
+            .install(|| Component::new(&self.engine, &file.bytes))
+            .map_err(EngineError::Compile)?;
         component.initialize_copy_on_write_image().map_err(EngineError::Compile)?;
         self.linker.instantiate_pre(&component).map_err(EngineError::Link)
     }
@@ -132,7 +150,7 @@ fn engine(cache_dir: Option<&Path>, tuning: Tuning) -> wasmtime::Result<Engine> 
             .max_core_instances_per_component(200)
             .max_memories_per_component(8)
             .max_tables_per_component(64)
-            .table_elements(100_000)
+            .table_elements(MAX_TABLE_ELEMENTS)
             .max_unused_warm_slots(16)
             .linear_memory_keep_resident(256 << 10)
             .table_keep_resident(64 << 10);
@@ -164,6 +182,8 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         egress: &state.egress,
         table: &mut state.table,
     })?;
+    tcp_create_socket::add_to_linker::<State, HasSockets>(&mut linker, sockets)?;
+    udp_create_socket::add_to_linker::<State, HasSockets>(&mut linker, sockets)?;
     linker.allow_shadowing(false);
     crate::policy::http::add_to_linker(&mut linker)?;
     file_locks::add_to_linker::<State, HasLocks>(&mut linker, |state| Locks {
@@ -171,6 +191,11 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         dirs: &state.locks,
     })?;
     Ok(linker)
+}
+
+fn sockets(state: &mut State) -> Sockets<'_> {
+    let most = state.sockets;
+    Sockets { wasi: state.sockets(), most }
 }
 
 /// How long the clock needs at most to stop a guest that computes.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -178,7 +179,12 @@ impl PluginFile {
 
 fn read_bounded(path: &Path) -> Result<Vec<u8>, FileError> {
     let error = |source| FileError::Read { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(error)?;
+    // A pipe must not make this wait for somebody to write into it.
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)
+        .map_err(error)?;
     let metadata = file.metadata().map_err(error)?;
     let unfit = |why: String| Err(FileError::Unfit { path: path.to_owned(), why });
     if !metadata.is_file() {

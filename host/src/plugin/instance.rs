@@ -6,14 +6,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wasmtime::component::{Instance as WasmInstance, InstancePre};
+use wasmtime::component::{Instance as WasmInstance, InstancePre, ResourceTableError};
 use wasmtime::{Store, UpdateDeadline};
 
-use super::bindings::types::{Failure, Verdict};
+use super::bindings::types::{Failure, RetryInfo, Verdict};
 use super::bindings::{events, jobs, lifecycle, returns};
 use super::engine::Host;
-use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, TICK};
+use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, MAX_REASON, MAX_RESOURCES, TICK};
 use super::state::{DirectoryError, State};
+use super::stdio::LogBudget;
 use crate::item;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
@@ -122,6 +123,8 @@ pub struct Opening<'a> {
     pub egress: &'a Egress,
     /// The sink's HTTP client.
     pub http: &'a Arc<Client>,
+    /// What it may log.
+    pub log: &'a LogBudget,
 }
 
 /// One running copy.
@@ -133,6 +136,7 @@ pub struct Instance {
     events: Option<events::Guest>,
     limits: Limits,
     renew_at: Instant,
+    calls_left: u64,
     dead: bool,
     /// Keeps the plugin's exports, and so its generation, alive as long as one of its instances runs.
     _exports: Arc<Exports>,
@@ -146,7 +150,7 @@ impl Instance {
         opening: Opening<'_>,
     ) -> Result<Self, CallError> {
         let limits = opening.limits;
-        let state = State::new(opening.sink, &limits, opening.policy, opening.egress, opening.http)?;
+        let state = State::new(&opening)?;
         let mut store = Store::new(host.engine(), state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(HOSTCALL_BYTES);
@@ -177,6 +181,7 @@ impl Instance {
             events,
             limits,
             renew_at: Instant::now() + jittered(limits.renew_after),
+            calls_left: jittered_count(limits.renew_after_calls),
             dead: false,
             _exports: exports,
         };
@@ -194,6 +199,7 @@ impl Instance {
     /// Whether it can take another call.
     pub fn is_usable(&self) -> bool {
         !self.dead
+            && self.calls_left > 0
             && Instant::now() < self.renew_at
             && self.store.data().limiter.peak() < self.limits.renew_above
     }
@@ -208,16 +214,14 @@ impl Instance {
         self.store.data().limiter.peak()
     }
 
-    /// Says goodbye; errors do not matter any more.
-    pub async fn close(mut self) {
-        if !self.dead {
-            let limit = self.limits.close;
-            let guest = self.lifecycle.clone();
-            let closed = self.call("close", limit, async |store| guest.call_close(store).await.map(Ok)).await;
-            if let Err(error) = closed {
-                tracing::debug!(%error, "the plugin did not close cleanly");
-            }
+    /// Says goodbye. An error does not matter for the records any more, but the operator may want to know.
+    pub async fn close(mut self) -> Result<(), CallError> {
+        if self.dead {
+            return Ok(());
         }
+        let limit = self.limits.close;
+        let guest = self.lifecycle.clone();
+        self.call("close", limit, async |store| guest.call_close(store).await.map(Ok)).await
     }
 
     /// `returns.deliver`.
@@ -305,7 +309,7 @@ impl Instance {
         expected: usize,
     ) -> Result<Vec<Verdict>, CallError> {
         if verdicts.len() == expected {
-            return Ok(verdicts);
+            return Ok(verdicts.into_iter().map(bounded_verdict).collect());
         }
         self.dead = true;
         Err(CallError::Verdicts { function, expected, got: verdicts.len() })
@@ -318,6 +322,7 @@ impl Instance {
         run: impl AsyncFnOnce(&mut Store<State>) -> wasmtime::Result<Result<R, Failure>>,
     ) -> Result<R, CallError> {
         prepare(&mut self.store, &self.limits);
+        self.calls_left = self.calls_left.saturating_sub(1);
         // Should this future be dropped half way, the store cannot be used again.
         self.dead = true;
         match tokio::time::timeout(limit, run(&mut self.store)).await {
@@ -325,7 +330,7 @@ impl Instance {
             Ok(Err(error)) => Err(trap(function, &error, &mut self.store)),
             Ok(Ok(Err(failure))) => {
                 self.dead = matches!(failure, Failure::Fatal(_));
-                Err(CallError::Failure(failure))
+                Err(CallError::Failure(bounded_failure(failure)))
             }
             Ok(Ok(Ok(answer))) => {
                 self.dead = false;
@@ -356,11 +361,74 @@ fn trap(function: &'static str, error: &wasmtime::Error, store: &mut Store<State
     if let Some(refused) = store.data_mut().limiter.take_refused() {
         why = format!("{refused} ({why})");
     }
+    if error.chain().any(|cause| cause.to_string() == ResourceTableError::Full.to_string()) {
+        why = format!("it has more than {MAX_RESOURCES} open files, sockets and streams");
+    }
     tracing::debug!(function, error = format!("{error:#}"), "a plugin crashed");
     CallError::Trap { function, why }
+}
+
+fn bounded_verdict(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Stored => Verdict::Stored,
+        Verdict::Retry(info) => Verdict::Retry(RetryInfo { why: bounded(info.why), ..info }),
+        Verdict::Reject(why) => Verdict::Reject(bounded(why)),
+    }
+}
+
+fn bounded_failure(failure: Failure) -> Failure {
+    match failure {
+        Failure::Retry(info) => Failure::Retry(RetryInfo { why: bounded(info.why), ..info }),
+        Failure::Reject(why) => Failure::Reject(bounded(why)),
+        Failure::Fatal(why) => Failure::Fatal(bounded(why)),
+    }
+}
+
+/// A plugin's reason as it can be shown: not endless, and without what would steer a terminal.
+fn bounded(why: String) -> String {
+    let mut end = why.len().min(MAX_REASON);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    let (cut, plain) = (end < why.len(), |c: char| !c.is_control() || c == '\n' || c == '\t');
+    if !cut && why.chars().all(plain) {
+        return why;
+    }
+    let mut text: String = why[..end].chars().map(|c| if plain(c) { c } else { '\u{fffd}' }).collect();
+    if cut {
+        text.push('…');
+    }
+    text
+}
+
+/// A count between 0.9 and 1.1 of the given one.
+fn jittered_count(count: u64) -> u64 {
+    let spread = count / 10;
+    (count - spread).saturating_add(fastrand::u64(..=spread.saturating_mul(2))).max(1)
 }
 
 /// A time between 0.9 and 1.1 of the given one, so that instances are not renewed in step.
 fn jittered(time: Duration) -> Duration {
     time.mul_f64(0.9 + 0.2 * fastrand::f64()).max(TICK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugins_reason_is_cut_and_cannot_steer_a_terminal() {
+        assert_eq!(bounded("no route\nto host".into()), "no route\nto host");
+        assert_eq!(bounded("a\u{1b}[2Jb".into()), "a\u{fffd}[2Jb");
+        let long = bounded("ü".repeat(MAX_REASON));
+        assert!(long.len() <= MAX_REASON + '…'.len_utf8() && long.ends_with("ü…"), "{}", long.len());
+    }
+
+    #[test]
+    fn renewals_by_count_are_spread() {
+        let counts: Vec<u64> = (0..100).map(|_| jittered_count(1_000)).collect();
+        assert!(counts.iter().all(|count| (900..=1_100).contains(count)), "{counts:?}");
+        assert!(counts.iter().any(|count| *count != counts[0]));
+        assert_eq!(jittered_count(1), 1);
+    }
 }

@@ -28,8 +28,20 @@ pub const HOSTCALL_BYTES: usize = 128 << 20;
 /// Handles of the component model in one instance (wasmtime's default is 100,000). A driver uses a few dozen.
 pub const MAX_HANDLES: usize = 1_024;
 
-/// Entries of the host's table for one instance: sockets, streams, pollables, files (wasmtime's default is 1,000,000).
-pub const MAX_RESOURCES: usize = 4_096;
+/// Entries of the host's table for one instance: sockets, streams, pollables, files (wasmtime's default is 1,000,000). Each may be a
+/// file descriptor of the daemon's, which all plugins and the socket share.
+pub const MAX_RESOURCES: usize = 512;
+
+/// A plugin's reason for a verdict or failure, in bytes; the rest is cut. It goes into logs, `status` and dead letters.
+pub const MAX_REASON: usize = 4_096;
+
+/// Records in one call and their bytes of JSON, whatever a manifest asks for: a batch lies in the host's memory, then in the guest's.
+pub const MAX_BATCH_ITEMS: usize = 10_000;
+/// See [`MAX_BATCH_ITEMS`].
+pub const MAX_BATCH_BYTES: u64 = 32 << 20;
+
+/// What a log line costs of the allowance: one, and one more for each so many bytes.
+pub const LOG_LINE_COST: usize = 512;
 
 /// Random bytes in one call.
 pub const MAX_RANDOM: u64 = 1 << 20;
@@ -59,8 +71,8 @@ pub const HTTP_WAIT: Duration = Duration::from_secs(30);
 /// An HTTP connection without a request is closed after this long. Servers commonly close it after 60 s or more.
 pub const HTTP_IDLE: Duration = Duration::from_secs(55);
 
-/// Elements over all tables. A large Python component has below 20,000 functions.
-pub const MAX_TABLE_ELEMENTS: usize = 200_000;
+/// Elements over all tables, and so of any one. A large Python component has below 20,000 functions.
+pub const MAX_TABLE_ELEMENTS: usize = 100_000;
 
 /// Wasm stack of an instance: twice wasmtime's, as nesting 1,000 deep is read by recursion in guests.
 pub const WASM_STACK: usize = 1 << 20;
@@ -83,6 +95,12 @@ pub struct Limits {
     pub close: Duration,
     /// An instance is renewed after about this long, so that leaks of drivers and stale policy end.
     pub renew_after: Duration,
+    /// An instance is renewed after about so many calls: what leaks a little with each call never grows large.
+    pub renew_after_calls: u64,
+    /// Sockets of an instance at once. A driver has one connection, or a pool of a few.
+    pub sockets: usize,
+    /// Strikes after which a plugin is left alone: enough to find a record that it crashes on (four), and some for accidents.
+    pub quarantine_after: u32,
     /// An instance whose memory ever passed this is renewed after the call, since linear memory never shrinks.
     pub renew_above: usize,
     /// An instance used for questions is closed after being idle for this long, with its connection.
@@ -98,6 +116,9 @@ impl Default for Limits {
             open: Duration::from_secs(20),
             close: Duration::from_secs(2),
             renew_after: Duration::from_secs(4 * 3_600),
+            renew_after_calls: 100_000,
+            sockets: 32,
+            quarantine_after: 8,
             renew_above: 128 << 20,
             idle: Duration::from_secs(60),
         }
@@ -122,6 +143,9 @@ impl Limits {
         if let Some(renew) = settings.renew_after {
             limits.renew_after = renew;
         }
+        limits.renew_after_calls = settings.renew_after_calls.unwrap_or(limits.renew_after_calls).max(1);
+        limits.sockets = settings.sockets.unwrap_or(limits.sockets);
+        limits.quarantine_after = settings.quarantine_after.unwrap_or(limits.quarantine_after).max(1);
         limits
     }
 }

@@ -15,7 +15,7 @@ pub mod pool;
 pub mod precompile;
 pub mod registry;
 mod state;
-mod stdio;
+pub mod stdio;
 
 use std::path::PathBuf;
 use std::sync::Arc;

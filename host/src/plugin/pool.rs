@@ -12,12 +12,14 @@ use super::Plugin;
 use super::engine::Host;
 use super::instance::{CallError, Instance, Opening};
 use super::limits::Limits;
-use crate::config;
+use super::stdio::LogBudget;
+use crate::config::Config;
 use crate::policy::egress::Egress;
 use crate::policy::http::client::Client;
 use crate::policy::http::connect::system_resolver;
 use crate::policy::http::rules::Rules;
 use crate::policy::http::settings::{Settings, SettingsError};
+use crate::policy::own::{OwnError, refuse_own};
 use crate::policy::{AllowError, Policy, allow_line};
 use crate::salt::options::{OptionsError, Resolved, load_files};
 
@@ -39,6 +41,9 @@ pub enum OpenError {
     /// A line of `allow` is wrong.
     #[error(transparent)]
     Allow(#[from] AllowError),
+    /// It would be given a directory of the daemon's own.
+    #[error(transparent)]
+    Own(#[from] OwnError),
     /// A file that an option names cannot be read.
     #[error(transparent)]
     Options(#[from] OptionsError),
@@ -66,6 +71,8 @@ pub struct Pool {
     egress: std::sync::Mutex<Option<Egress>>,
     /// Outlives instances, so that their connections are used again.
     http: std::sync::Mutex<Option<Arc<Client>>>,
+    log: LogBudget,
+    close_error: std::sync::Mutex<Option<String>>,
 }
 
 /// An instance in use.
@@ -85,6 +92,8 @@ impl Pool {
             query: Slot::default(),
             egress: std::sync::Mutex::default(),
             http: std::sync::Mutex::default(),
+            log: LogBudget::default(),
+            close_error: std::sync::Mutex::default(),
         }
     }
 
@@ -99,13 +108,31 @@ impl Pool {
         egress.as_ref().map_or((0, None), Egress::refusals)
     }
 
+    /// Lines and bytes of its output that were left out.
+    pub fn log_dropped(&self) -> (u64, u64) {
+        self.log.dropped()
+    }
+
+    /// Why an instance did not close in order, if the last one did not.
+    pub fn close_error(&self) -> Option<String> {
+        self.close_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    async fn retire(&self, held: Held) {
+        let error = held.instance.close().await.err().map(|error| crate::observe::chain(&error));
+        if let Some(error) = &error {
+            tracing::warn!(sink = %self.label, "an instance did not close: {error}");
+        }
+        *self.close_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = error;
+    }
+
     /// Takes the instance for a use, opening or renewing it as needed. Waits while another caller has it.
     pub async fn take(
         &self,
         usage: Use,
         host: &Host,
         plugin: &Arc<Plugin>,
-        settings: &config::Plugin,
+        config: &Config,
     ) -> Result<Lease<'_>, OpenError> {
         let mut slot = match usage {
             Use::Deliver => self.deliver.lock().await,
@@ -115,23 +142,22 @@ impl Pool {
             .as_ref()
             .is_some_and(|held| held.generation != plugin.generation || !held.instance.is_usable());
         if stale && let Some(held) = slot.take() {
-            held.instance.close().await;
+            self.retire(held).await;
         }
         if slot.is_none() {
-            let instance = self.open(host, plugin, settings).await?;
+            let instance = self.open(host, plugin, config).await?;
             *slot = Some(Held { instance, generation: plugin.generation, used: Instant::now() });
         }
         Ok(Lease { slot })
     }
 
-    async fn open(
-        &self,
-        host: &Host,
-        plugin: &Arc<Plugin>,
-        settings: &config::Plugin,
-    ) -> Result<Instance, OpenError> {
+    async fn open(&self, host: &Host, plugin: &Arc<Plugin>, config: &Config) -> Result<Instance, OpenError> {
+        let settings = &config.plugin(plugin.name());
         let wishes = plugin.manifest.wishes(&self.options);
         let policy = Policy::new(plugin.name(), wishes, &settings.allow, settings.mode)?;
+        for (path, _) in policy.directories() {
+            refuse_own(plugin.name(), &path, config)?;
+        }
         for wish in &policy.refused {
             let line = allow_line(plugin.name(), wish);
             tracing::warn!(sink = %self.label, "the plugin wishes to reach `{wish}`, which is not granted; hint: {line} would allow it");
@@ -154,6 +180,7 @@ impl Pool {
             policy: &policy,
             egress: &egress,
             http: &http,
+            log: &self.log,
         };
         Ok(Instance::open(host, plugin.exports.clone(), opening).await?)
     }
@@ -162,7 +189,7 @@ impl Pool {
     fn http(
         &self,
         plugin: &str,
-        settings: &config::Plugin,
+        settings: &crate::config::Plugin,
         policy: &Policy,
         egress: &Egress,
     ) -> Result<Arc<Client>, SettingsError> {
@@ -184,7 +211,7 @@ impl Pool {
             && slot.as_ref().is_some_and(|held| held.used.elapsed() > limits.idle)
             && let Some(held) = slot.take()
         {
-            held.instance.close().await;
+            self.retire(held).await;
         }
     }
 
@@ -192,7 +219,7 @@ impl Pool {
     pub async fn close(&self) {
         for slot in [&self.deliver, &self.query] {
             if let Some(held) = slot.lock().await.take() {
-                held.instance.close().await;
+                self.retire(held).await;
             }
         }
     }

@@ -2,19 +2,16 @@
 //!
 //! Invariant: the environment, the arguments and stdin are empty; the network and directories are those of the policy.
 
-use std::sync::Arc;
-
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
 
-use super::limits::{Limiter, Limits, MAX_RANDOM, MAX_RESOURCES};
+use super::instance::Opening;
+use super::limits::{Limiter, MAX_RANDOM, MAX_RESOURCES};
 use super::stdio::GuestLog;
-use crate::policy::Policy;
 use crate::policy::egress::Egress;
 use crate::policy::file_locks::LockDirs;
 use crate::policy::http::Http;
-use crate::policy::http::client::Client;
 
 /// The state of one store.
 pub struct State {
@@ -24,6 +21,8 @@ pub struct State {
     pub(crate) egress: Egress,
     pub(crate) http: Http,
     pub(crate) locks: LockDirs,
+    /// Sockets it may have at once.
+    pub(crate) sockets: usize,
     /// Ticks left on the processor in this call.
     pub(crate) cpu_ticks: u64,
 }
@@ -42,15 +41,10 @@ pub struct DirectoryError {
 
 impl State {
     /// The state for a new instance of a sink.
-    pub fn new(
-        sink: &str,
-        limits: &Limits,
-        policy: &Policy,
-        egress: &Egress,
-        http: &Arc<Client>,
-    ) -> Result<Self, DirectoryError> {
-        let log = GuestLog::new(sink);
-        let check = egress.clone();
+    pub(crate) fn new(opening: &Opening<'_>) -> Result<Self, DirectoryError> {
+        let Opening { sink, limits, policy, egress, http, log, .. } = opening;
+        let log = GuestLog::new(sink, log);
+        let check = Egress::clone(egress);
         let mut builder = WasiCtxBuilder::new();
         builder
             .stdout(log.clone())
@@ -84,9 +78,10 @@ impl State {
             wasi: builder.build(),
             table,
             limiter: Limiter::new(limits.memory),
-            egress: egress.clone(),
+            egress: Egress::clone(egress),
             http: Http::new(http, egress),
             locks,
+            sockets: limits.sockets,
             cpu_ticks: 0,
         })
     }

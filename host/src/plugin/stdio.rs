@@ -11,7 +11,70 @@ use std::time::Instant;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
-use super::limits::{LOG_BURST, LOG_PER_SECOND, MAX_LOG_LINE};
+use super::limits::{LOG_BURST, LOG_LINE_COST, LOG_PER_SECOND, MAX_LOG_LINE};
+
+/// What the instances of one sink may log together: one that crashes and comes back gets no new allowance.
+#[derive(Clone)]
+pub struct LogBudget {
+    inner: Arc<Mutex<Budget>>,
+}
+
+struct Budget {
+    allowance: f64,
+    checked: Instant,
+    dropped_lines: u64,
+    dropped_bytes: u64,
+    /// Lines dropped since one passed.
+    unsaid: u64,
+}
+
+impl Default for LogBudget {
+    fn default() -> Self {
+        let budget = Budget {
+            allowance: f64::from(LOG_BURST),
+            checked: Instant::now(),
+            dropped_lines: 0,
+            dropped_bytes: 0,
+            unsaid: 0,
+        };
+        Self { inner: Arc::new(Mutex::new(budget)) }
+    }
+}
+
+impl LogBudget {
+    /// Lines and bytes that were left out.
+    pub fn dropped(&self) -> (u64, u64) {
+        let budget = self.lock();
+        (budget.dropped_lines, budget.dropped_bytes)
+    }
+
+    /// Bytes of a line beyond its limit.
+    fn cut(&self, bytes: usize) {
+        self.lock().dropped_bytes += bytes as u64;
+    }
+
+    /// Whether a line of this length may pass; then how many were left out before it.
+    fn pass(&self, length: usize) -> Option<u64> {
+        let mut budget = self.lock();
+        let now = Instant::now();
+        let earned = now.duration_since(budget.checked).as_secs_f64() * f64::from(LOG_PER_SECOND);
+        budget.checked = now;
+        budget.allowance = (budget.allowance + earned).min(f64::from(LOG_BURST));
+        let cost = (1 + length / LOG_LINE_COST) as f64;
+        if budget.allowance < cost {
+            budget.dropped_lines += 1;
+            budget.dropped_bytes += length as u64;
+            budget.unsaid += 1;
+            return None;
+        }
+        budget.allowance -= cost;
+        Some(std::mem::take(&mut budget.unsaid))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Budget> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// One guest's output.
 #[derive(Clone)]
@@ -23,22 +86,18 @@ struct State {
     sink: String,
     line: Vec<u8>,
     cut: bool,
-    allowance: f64,
-    checked: Instant,
-    dropped: u64,
+    budget: LogBudget,
 }
 
 impl GuestLog {
     /// Output that is logged under the sink's name.
-    pub fn new(sink: &str) -> Self {
+    pub fn new(sink: &str, budget: &LogBudget) -> Self {
         Self {
             state: Arc::new(Mutex::new(State {
                 sink: sink.to_owned(),
                 line: Vec::new(),
                 cut: false,
-                allowance: f64::from(LOG_BURST),
-                checked: Instant::now(),
-                dropped: 0,
+                budget: budget.clone(),
             })),
         }
     }
@@ -51,7 +110,10 @@ impl GuestLog {
                 _ => (piece, false),
             };
             let room = MAX_LOG_LINE - state.line.len();
-            state.cut |= text.len() > room;
+            if text.len() > room {
+                state.cut = true;
+                state.budget.cut(text.len() - room);
+            }
             state.line.extend_from_slice(&text[..text.len().min(room)]);
             if ends {
                 state.emit();
@@ -67,20 +129,11 @@ impl State {
         if line.is_empty() {
             return;
         }
-        let now = Instant::now();
-        let earned = now.duration_since(self.checked).as_secs_f64() * f64::from(LOG_PER_SECOND);
-        self.checked = now;
-        self.allowance = (self.allowance + earned).min(f64::from(LOG_BURST));
-        if self.allowance < 1.0 {
-            self.dropped += 1;
-            return;
-        }
-        self.allowance -= 1.0;
+        let Some(dropped) = self.budget.pass(line.len()) else { return };
         let text = String::from_utf8_lossy(&line);
         let text: String =
             text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-        if self.dropped > 0 {
-            let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
             tracing::warn!(target: "returnerd::guest", sink = %self.sink, dropped, "the plugin logs too much; lines were left out");
         }
         tracing::info!(target: "returnerd::guest", sink = %self.sink, cut, "{text}");
@@ -120,20 +173,24 @@ mod tests {
 
     #[test]
     fn a_flood_is_cut_off_and_counted() {
-        let log = GuestLog::new("t");
+        let budget = LogBudget::default();
+        let log = GuestLog::new("t", &budget);
         for _ in 0..10 * LOG_BURST {
             log.write(b"noise\n");
         }
-        let state = log.state.lock().unwrap();
-        assert!(state.dropped > u64::from(8 * LOG_BURST), "{}", state.dropped);
+        let (lines, bytes) = budget.dropped();
+        assert!(lines > u64::from(8 * LOG_BURST) && bytes >= 5 * lines, "{lines}, {bytes}");
+        assert!(budget.pass(1).is_none(), "another instance of the sink gets no new allowance");
     }
 
     #[test]
     fn an_endless_line_takes_bounded_memory() {
-        let log = GuestLog::new("t");
+        let budget = LogBudget::default();
+        let log = GuestLog::new("t", &budget);
         for _ in 0..100 {
             log.write(&[b'x'; 1024]);
         }
         assert_eq!(log.state.lock().unwrap().line.len(), MAX_LOG_LINE);
+        assert_eq!(budget.dropped().1, 100 * 1024 - MAX_LOG_LINE as u64);
     }
 }

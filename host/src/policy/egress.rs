@@ -5,7 +5,7 @@
 //! named, so a granted name that suddenly resolves to one of them leads nowhere.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -94,9 +94,14 @@ impl Egress {
             return true;
         }
         let scheme = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
+        let special = if is_special(ip) {
+            ", an address of a special range (loopback, link-local and cloud metadata, multicast, unspecified) that must itself be named"
+        } else {
+            ""
+        };
         self.refuse(
             &format!(
-                "to reach `{scheme}://{address}`; hint: `allow = [\"{scheme}://{address}\"]` in `[plugin.{}]` of returnerd.toml would allow it",
+                "to reach `{scheme}://{address}`{special}; hint: `allow = [\"{scheme}://{address}\"]` in `[plugin.{}]` of returnerd.toml would allow it",
                 self.inner.plugin
             ),
             self.inner.observe,
@@ -186,6 +191,18 @@ pub(super) fn may_lead_to(name: &str, ip: IpAddr) -> bool {
     !is_special(ip) || (name == "localhost" && ip.is_loopback())
 }
 
+/// An IPv4 address inside an IPv6 one that a router on the way may unpack: NAT64's and 6to4's.
+fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = ip.octets();
+    let at = match octets {
+        [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, ..] => 12,
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ..] => 12,
+        [0x20, 0x02, ..] => 2,
+        _ => return None,
+    };
+    Some(Ipv4Addr::new(octets[at], octets[at + 1], octets[at + 2], octets[at + 3]))
+}
+
 /// Ranges that have to be named: loopback, link-local, multicast, broadcast, unspecified and "this network".
 fn is_special(ip: IpAddr) -> bool {
     match ip {
@@ -196,12 +213,15 @@ fn is_special(ip: IpAddr) -> bool {
                 || ip.is_broadcast()
                 || ip.is_unspecified()
                 || ip.octets()[0] == 0
+                // Another large cloud's metadata service.
+                || ip == Ipv4Addr::new(100, 100, 100, 200)
         }
         IpAddr::V6(ip) => {
             ip.is_loopback()
                 || ip.is_unspecified()
                 || ip.is_multicast()
                 || ip.is_unicast_link_local()
+                || embedded(ip).is_some_and(|ip| is_special(ip.into()))
                 // The metadata service of one large cloud.
                 || ip == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
         }
@@ -257,14 +277,53 @@ mod tests {
     #[test]
     fn a_name_does_not_lead_to_special_ranges() {
         let egress = egress(&[("db.example.com", 80), ("localhost", 80)]);
-        let bad = ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "fe80::1", "::ffff:127.0.0.1"];
+        let bad = [
+            "127.0.0.1",
+            "169.254.169.254",
+            "100.100.100.200",
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "fd00:ec2::254",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "64:ff9b::169.254.169.254",
+            "2002:7f00:1::",
+        ];
         let addresses: Vec<IpAddr> = bad.iter().map(|a| a.parse().unwrap()).collect();
         egress.resolved("db.example.com", &addresses);
         for address in &addresses {
             assert!(!egress.check(SocketAddr::new(*address, 80), SocketAddrUse::TcpConnect), "{address}");
         }
+        assert!(egress.refusals().1.unwrap().contains("special range"));
         egress.resolved("localhost", &["127.0.0.1".parse().unwrap()]);
         assert!(connects(&egress, "127.0.0.1:80"));
+        egress.resolved("localhost", &["169.254.169.254".parse().unwrap()]);
+        assert!(!connects(&egress, "169.254.169.254:80"), "localhost stands for loopback only");
+    }
+
+    #[test]
+    fn a_special_address_that_is_itself_named_is_reached() {
+        let egress = egress(&[("127.0.0.1", 80), ("169.254.169.254", 80)]);
+        for address in ["127.0.0.1:80", "[::ffff:127.0.0.1]:80", "169.254.169.254:80"] {
+            assert!(connects(&egress, address), "{address}");
+        }
+        assert!(!connects(&egress, "127.0.0.2:80"));
+    }
+
+    #[test]
+    fn an_observed_refusal_passes_and_is_counted_but_a_server_is_never_allowed() {
+        let egress = Egress::new("t", Vec::new(), true);
+        assert!(connects(&egress, "192.0.2.1:80"));
+        assert!(egress.may_resolve("any.example.com"));
+        assert_eq!(egress.refusals().0, 2);
+        assert!(!egress.check("0.0.0.0:80".parse().unwrap(), SocketAddrUse::TcpListen));
     }
 
     #[test]

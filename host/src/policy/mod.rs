@@ -1,5 +1,5 @@
 //! What a plugin may reach. Owns the rule that joins a plugin's wishes with the operator's grants, and the checks that are
-//! made at run time: addresses, names, directories, file locks.
+//! made at run time: addresses, names, sockets, directories, file locks.
 //!
 //! Invariants: nothing is reachable that is not in a [`Policy`]; a wish that the administrator's own options spell out is
 //! granted as it is, every other only by a line of `allow`; every refusal names the line that would allow it.
@@ -8,6 +8,8 @@ pub mod egress;
 pub mod file_locks;
 pub mod http;
 pub mod names;
+pub mod own;
+pub mod sockets;
 
 use std::path::PathBuf;
 

@@ -3,6 +3,7 @@
 //! Invariant: a name is looked up only if it is granted, and what it resolves to is told to the sink's [`Egress`] before the
 //! plugin sees it.
 
+use std::io;
 use std::net::IpAddr;
 
 use wasmtime::component::{HasData, Resource, ResourceTable};
@@ -94,16 +95,7 @@ impl Host for Names<'_> {
         } else if !self.egress.may_resolve(&name) {
             return Err(ErrorCode::AccessDenied.into());
         } else {
-            let egress = self.egress.clone();
-            let task = tokio::spawn(async move {
-                let found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(|error| {
-                    tracing::debug!(name, %error, "a name could not be resolved");
-                    ErrorCode::NameUnresolvable
-                })?;
-                let addresses: Vec<IpAddr> = found.map(|address| address.ip().to_canonical()).collect();
-                egress.resolved(&name, &addresses);
-                Ok(addresses)
-            });
+            let task = tokio::spawn(look_up(self.egress.clone(), name, system));
             Lookup { task: Some(task), answer: Err(ErrorCode::WouldBlock) }
         };
         // The interface's resource type belongs to wasmtime-wasi and cannot be made here; a handle is only an index into the
@@ -111,6 +103,26 @@ impl Host for Names<'_> {
         let own = self.table.push(lookup)?;
         Ok(Resource::new_own(own.rep()))
     }
+}
+
+/// The system's answer for a name.
+async fn system(name: String) -> io::Result<Vec<IpAddr>> {
+    Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.map(|address| address.ip()).collect())
+}
+
+/// Looks a granted name up by `find` and notes the answer before anybody sees it.
+async fn look_up<F: Future<Output = io::Result<Vec<IpAddr>>>>(
+    egress: Egress,
+    name: String,
+    find: impl FnOnce(String) -> F,
+) -> Result<Vec<IpAddr>, ErrorCode> {
+    let found = find(name.clone()).await.map_err(|error| {
+        tracing::debug!(name, %error, "a name could not be resolved");
+        ErrorCode::NameUnresolvable
+    })?;
+    let addresses: Vec<IpAddr> = found.iter().map(IpAddr::to_canonical).collect();
+    egress.resolved(&name, &addresses);
+    Ok(addresses)
 }
 
 fn lookup(stream: &Resource<ResolveAddressStream>) -> Resource<Lookup> {
@@ -142,5 +154,55 @@ impl HostResolveAddressStream for Names<'_> {
     fn drop(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
         self.table.delete(Resource::<Lookup>::new_own(stream.rep()))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use wasmtime_wasi::sockets::SocketAddrUse;
+
+    use super::*;
+    use crate::policy::egress::{Endpoint, Protocol};
+
+    fn egress() -> Egress {
+        let endpoint = Endpoint { protocol: Protocol::Tcp, host: "db.example.com".into(), port: 80 };
+        Egress::new("t", vec![endpoint], false)
+    }
+
+    async fn answered(egress: &Egress, answer: &str) -> Vec<IpAddr> {
+        let answer = answer.parse::<IpAddr>().unwrap();
+        look_up(egress.clone(), "db.example.com".into(), async |_| Ok(vec![answer])).await.unwrap()
+    }
+
+    fn connects(egress: &Egress, address: &str) -> bool {
+        egress.check(SocketAddr::new(address.parse().unwrap(), 80), SocketAddrUse::TcpConnect)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_changes_between_look_up_and_connect_leads_nowhere() {
+        let egress = egress();
+        answered(&egress, "192.0.2.7").await;
+        assert!(connects(&egress, "192.0.2.7"));
+        // The attacker's server now answers with the cloud's metadata service, then with another host inside.
+        for inside in ["169.254.169.254", "127.0.0.1", "::ffff:127.0.0.1"] {
+            answered(&egress, inside).await;
+            assert!(!connects(&egress, inside), "{inside}");
+            assert!(!connects(&egress, "192.0.2.7"), "the old answer is gone");
+        }
+        assert!(!connects(&egress, "10.0.0.1"), "only what the host itself was answered is reached");
+        answered(&egress, "192.0.2.8").await;
+        assert!(connects(&egress, "192.0.2.8"));
+    }
+
+    #[tokio::test]
+    async fn a_failed_look_up_keeps_the_last_answer() {
+        let egress = egress();
+        answered(&egress, "192.0.2.7").await;
+        let failed =
+            look_up(egress.clone(), "db.example.com".into(), async |_| Err(io::Error::other("away")));
+        assert!(failed.await.is_err());
+        assert!(connects(&egress, "192.0.2.7"));
     }
 }
