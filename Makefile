@@ -22,8 +22,8 @@ export RUST_TEST_THREADS
 
 # Continuous integration takes the dependencies exactly as they were committed.
 LOCKED := $(if $(CI),--locked)
-# A program of the tests' crate: it finds the daemon and the plugins by itself.
-PROGRAM = cargo run --quiet $(LOCKED) --package returnerd-tests --bin
+# Where `build` puts the programs of the tests' crate; they find the daemon and the plugins by themselves.
+PROGRAMS := $(CARGO_TARGET_DIR)/debug
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -45,7 +45,7 @@ plugins: setup ## every plugin, into $CARGO_TARGET_DIR/plugins
 	tests/setup/plugins.sh
 
 demo: build plugins ## a real Salt's returns through the daemon into SQLite and back
-	$(PROGRAM) demo
+	$(PROGRAMS)/demo
 
 dist: setup plugins ## the daemon, optimised, and the plugins, into $CARGO_TARGET_DIR/dist
 	cargo build $(LOCKED) --release --package returnerd
@@ -55,7 +55,7 @@ dist: setup plugins ## the daemon, optimised, and the plugins, into $CARGO_TARGE
 	@echo "made $(CARGO_TARGET_DIR)/dist"
 
 soak: build plugins ## crashes of every part at random, then counting; SOAK_SECONDS (300), SOAK_SEED
-	$(PROGRAM) soak
+	$(PROGRAMS)/soak
 
 bench: setup plugins ## figures, as ratios of one run; BENCH_ONLY=ack, spool, drain or boundary
 	cargo build $(LOCKED) --release --workspace --bins --benches
@@ -70,7 +70,7 @@ test-python: setup ## the shim's tests, with the Python of each Salt
 	tests/setup/python-tests.sh $(SALT_VERSIONS)
 
 hostile: build plugins ## hostile plugins against the daemon; HOSTILE_LOAD=1 adds load
-	$(PROGRAM) hostile
+	$(PROGRAMS)/hostile
 
 fuzz: setup ## mutate inputs of what reads foreign bytes, for FUZZ_SECONDS (60)
 	cargo bench $(LOCKED) --quiet --profile dev --workspace --bench fuzz
