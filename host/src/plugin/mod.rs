@@ -12,6 +12,7 @@ pub mod limits;
 pub mod manifest;
 pub mod measure;
 pub mod pool;
+pub mod reason;
 pub mod registry;
 mod state;
 pub mod stdio;

@@ -6,6 +6,7 @@ use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::limits::{Limiter, Limits, MAX_RANDOM, MAX_RESOURCES};
+use super::reason::Secrets;
 use super::stdio::{GuestLog, LogBudget};
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
@@ -44,8 +45,9 @@ impl State {
         policy: &Policy,
         egress: &Egress,
         log: &LogBudget,
+        secrets: &Secrets,
     ) -> Result<Self, DirectoryError> {
-        let log = GuestLog::new(sink, log);
+        let log = GuestLog::new(sink, log, secrets);
         let check = egress.clone();
         let mut builder = WasiCtxBuilder::new();
         builder
