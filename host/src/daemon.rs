@@ -3,7 +3,7 @@
 //! Order of the stop: no new connections or inbox files; lanes finish their call within a limit; the spool closes cleanly. What was
 //! accepted and not delivered stays in the spool.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,12 +32,12 @@ pub enum DaemonError {
         source: std::io::Error,
     },
     /// A directory of secrets or native code that others may write to.
-    #[error("the directory `{}` can be written to by others (mode {mode:o}); hint: `chmod go-w` it", path.display())]
+    #[error("the directory `{}` {how}", path.display())]
     Writable {
         /// The directory.
         path: PathBuf,
-        /// Its mode.
-        mode: u32,
+        /// How they may.
+        how: String,
     },
     /// The engine.
     #[error(transparent)]
@@ -72,11 +72,10 @@ pub fn private_dir(path: &Path) -> Result<(), DaemonError> {
     if !path.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(error)?;
     }
-    let mode = std::fs::metadata(path).map_err(error)?.mode() & 0o7777;
-    if mode & 0o022 != 0 {
-        return Err(DaemonError::Writable { path: path.to_owned(), mode });
+    match crate::trust::foreign(&std::fs::metadata(path).map_err(error)?) {
+        Some(how) => Err(DaemonError::Writable { path: path.to_owned(), how }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Runs until SIGTERM or SIGINT.

@@ -14,3 +14,4 @@ pub mod plugin;
 pub mod policy;
 pub mod salt;
 pub mod spool;
+mod trust;

@@ -19,6 +19,7 @@ use crate::salt::config_files::SaltConfig;
 use crate::salt::frame::Role;
 use crate::salt::options::{Asked, resolve};
 use crate::salt::shim;
+use crate::trust::foreign;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -104,13 +105,15 @@ fn directories(config: &Config, report: &mut Report) {
             }
             Ok(metadata) => {
                 let mode = metadata.mode() & 0o7777;
-                let foreign = if *path == config.inbox { mode & 0o002 != 0 } else { mode & 0o022 != 0 };
-                if foreign {
-                    report.fault(format!(
-                        "`{}` can be written to by others (mode {mode:o}); hint: `chmod go-w {}`",
-                        path.display(),
-                        path.display()
-                    ));
+                // Salt's user writes into the inbox by its group.
+                let found = match *path == config.inbox {
+                    true => (mode & 0o002 != 0).then(|| {
+                        format!("can be written to by others (mode {mode:o}); hint: `chmod o-w` it")
+                    }),
+                    false => foreign(&metadata),
+                };
+                if let Some(how) = found {
+                    report.fault(format!("`{}` {how}", path.display()));
                 }
             }
         }

@@ -5,7 +5,11 @@ mod throttle;
 use std::error::Error;
 use std::fmt::Write;
 
-use tracing_subscriber::EnvFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 pub use throttle::Throttle;
 
@@ -14,13 +18,18 @@ pub fn init_logging(level: &str) {
     let filter = std::env::var("RETURNERD_LOG").unwrap_or_else(|_| level.to_owned());
     let filter = EnvFilter::try_new(&filter).unwrap_or_else(|_| EnvFilter::new("info"));
     // A second set-up in one process (a test) is not an error worth stopping for.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(
             std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr()),
         )
-        .try_init();
+        .with_filter(filter.and(filter_fn(shows_no_payload)));
+    let _ = tracing_subscriber::registry().with(lines).try_init();
+}
+
+/// Below `info` the engine logs what guests write and send, before our rules for secrets have seen it.
+fn shows_no_payload(metadata: &Metadata<'_>) -> bool {
+    !(metadata.target().starts_with("wasmtime") && *metadata.level() > Level::INFO)
 }
 
 /// An error with all its causes on one line. A `hint:` stays last, wherever in the chain it stood.

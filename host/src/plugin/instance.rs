@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use wasmtime::component::{Instance as WasmInstance, InstancePre, ResourceTableError};
 use wasmtime::{Store, UpdateDeadline};
 
-use super::bindings::types::{Failure, RetryInfo, Verdict};
+use super::bindings::types::{Failure, Verdict};
 use super::bindings::{events, jobs, lifecycle, returns};
 use super::engine::Host;
-use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, MAX_REASON, MAX_RESOURCES, TICK};
+use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, MAX_RESOURCES, TICK};
+use super::reason::Secrets;
 use super::state::{DirectoryError, State};
 use super::stdio::LogBudget;
 use crate::item;
@@ -125,6 +126,8 @@ pub struct Opening<'a> {
     pub http: &'a Arc<Client>,
     /// What it may log.
     pub log: &'a LogBudget,
+    /// What nobody may see.
+    pub secrets: &'a Secrets,
 }
 
 /// One running copy.
@@ -137,6 +140,7 @@ pub struct Instance {
     limits: Limits,
     renew_at: Instant,
     calls_left: u64,
+    secrets: Secrets,
     dead: bool,
     /// Keeps the plugin's exports, and so its generation, alive as long as one of its instances runs.
     _exports: Arc<Exports>,
@@ -182,6 +186,7 @@ impl Instance {
             limits,
             renew_at: Instant::now() + jittered(limits.renew_after),
             calls_left: jittered_count(limits.renew_after_calls),
+            secrets: opening.secrets.clone(),
             dead: false,
             _exports: exports,
         };
@@ -309,7 +314,7 @@ impl Instance {
         expected: usize,
     ) -> Result<Vec<Verdict>, CallError> {
         if verdicts.len() == expected {
-            return Ok(verdicts.into_iter().map(bounded_verdict).collect());
+            return Ok(verdicts.into_iter().map(|verdict| self.secrets.verdict(verdict)).collect());
         }
         self.dead = true;
         Err(CallError::Verdicts { function, expected, got: verdicts.len() })
@@ -330,7 +335,7 @@ impl Instance {
             Ok(Err(error)) => Err(trap(function, &error, &mut self.store)),
             Ok(Ok(Err(failure))) => {
                 self.dead = matches!(failure, Failure::Fatal(_));
-                Err(CallError::Failure(bounded_failure(failure)))
+                Err(CallError::Failure(self.secrets.failure(failure)))
             }
             Ok(Ok(Ok(answer))) => {
                 self.dead = false;
@@ -368,39 +373,6 @@ fn trap(function: &'static str, error: &wasmtime::Error, store: &mut Store<State
     CallError::Trap { function, why }
 }
 
-fn bounded_verdict(verdict: Verdict) -> Verdict {
-    match verdict {
-        Verdict::Stored => Verdict::Stored,
-        Verdict::Retry(info) => Verdict::Retry(RetryInfo { why: bounded(info.why), ..info }),
-        Verdict::Reject(why) => Verdict::Reject(bounded(why)),
-    }
-}
-
-fn bounded_failure(failure: Failure) -> Failure {
-    match failure {
-        Failure::Retry(info) => Failure::Retry(RetryInfo { why: bounded(info.why), ..info }),
-        Failure::Reject(why) => Failure::Reject(bounded(why)),
-        Failure::Fatal(why) => Failure::Fatal(bounded(why)),
-    }
-}
-
-/// A plugin's reason as it can be shown: not endless, and without what would steer a terminal.
-fn bounded(why: String) -> String {
-    let mut end = why.len().min(MAX_REASON);
-    while !why.is_char_boundary(end) {
-        end -= 1;
-    }
-    let (cut, plain) = (end < why.len(), |c: char| !c.is_control() || c == '\n' || c == '\t');
-    if !cut && why.chars().all(plain) {
-        return why;
-    }
-    let mut text: String = why[..end].chars().map(|c| if plain(c) { c } else { '\u{fffd}' }).collect();
-    if cut {
-        text.push('…');
-    }
-    text
-}
-
 /// A count between 0.9 and 1.1 of the given one.
 fn jittered_count(count: u64) -> u64 {
     let spread = count / 10;
@@ -415,14 +387,6 @@ fn jittered(time: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_plugins_reason_is_cut_and_cannot_steer_a_terminal() {
-        assert_eq!(bounded("no route\nto host".into()), "no route\nto host");
-        assert_eq!(bounded("a\u{1b}[2Jb".into()), "a\u{fffd}[2Jb");
-        let long = bounded("ü".repeat(MAX_REASON));
-        assert!(long.len() <= MAX_REASON + '…'.len_utf8() && long.ends_with("ü…"), "{}", long.len());
-    }
 
     #[test]
     fn renewals_by_count_are_spread() {

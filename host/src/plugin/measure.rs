@@ -8,6 +8,7 @@ use super::engine::{EngineError, Host, Tuning};
 use super::file::{FileError, PluginFile};
 use super::instance::{CallError, Exports, Instance, Opening};
 use super::limits::Limits;
+use super::reason::Secrets;
 use super::stdio::LogBudget;
 use crate::item::JobReturn;
 use crate::policy::Policy;
@@ -73,6 +74,7 @@ impl Measured {
             egress: &Egress::new("measured", Vec::new(), false),
             http: &self.http,
             log: &LogBudget::default(),
+            secrets: &Secrets::default(),
         };
         Ok(Open { instance: Instance::open(&self.host, self.exports.clone(), opening).await? })
     }

@@ -13,6 +13,7 @@ pub mod manifest;
 pub mod measure;
 pub mod pool;
 pub mod precompile;
+pub mod reason;
 pub mod registry;
 mod state;
 pub mod stdio;

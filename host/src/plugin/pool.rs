@@ -12,6 +12,7 @@ use super::Plugin;
 use super::engine::Host;
 use super::instance::{CallError, Instance, Opening};
 use super::limits::Limits;
+use super::reason::Secrets;
 use super::stdio::LogBudget;
 use crate::config::Config;
 use crate::policy::egress::Egress;
@@ -170,6 +171,7 @@ impl Pool {
         };
         let http = self.http(plugin.name(), settings, &policy, &egress)?;
         let options = load_files(&self.options, |path| std::fs::read_to_string(path))?;
+        let secrets = Secrets::new(&options, self.options.secret_names());
         let options = serde_json::Value::Object(options).to_string();
         let opening = Opening {
             sink: &self.label,
@@ -181,6 +183,7 @@ impl Pool {
             egress: &egress,
             http: &http,
             log: &self.log,
+            secrets: &secrets,
         };
         Ok(Instance::open(host, plugin.exports.clone(), opening).await?)
     }

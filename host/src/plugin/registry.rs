@@ -41,12 +41,12 @@ pub enum LoadError {
         source: std::io::Error,
     },
     /// Others may write to the directory or file.
-    #[error("`{}` can be written to by others (mode {mode:o}); hint: `chmod go-w` it", path.display())]
+    #[error("`{}` {how}", path.display())]
     Writable {
         /// The directory or file.
         path: PathBuf,
-        /// Its mode.
-        mode: u32,
+        /// How they may.
+        how: String,
     },
     /// The file is no plugin.
     #[error(transparent)]
@@ -454,9 +454,8 @@ fn list(directory: &Path) -> Result<BTreeMap<PathBuf, Stamp>, LoadError> {
 fn refuse_writable(path: &Path) -> Result<(), LoadError> {
     let metadata =
         std::fs::metadata(path).map_err(|source| LoadError::Directory { path: path.to_owned(), source })?;
-    let mode = metadata.mode() & 0o7777;
-    if mode & 0o022 != 0 {
-        return Err(LoadError::Writable { path: path.to_owned(), mode });
+    match crate::trust::foreign(&metadata) {
+        Some(how) => Err(LoadError::Writable { path: path.to_owned(), how }),
+        None => Ok(()),
     }
-    Ok(())
 }

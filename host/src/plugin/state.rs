@@ -42,8 +42,8 @@ pub struct DirectoryError {
 impl State {
     /// The state for a new instance of a sink.
     pub(crate) fn new(opening: &Opening<'_>) -> Result<Self, DirectoryError> {
-        let Opening { sink, limits, policy, egress, http, log, .. } = opening;
-        let log = GuestLog::new(sink, log);
+        let Opening { sink, limits, policy, egress, http, log, secrets, .. } = opening;
+        let log = GuestLog::new(sink, log, secrets);
         let check = Egress::clone(egress);
         let mut builder = WasiCtxBuilder::new();
         builder

@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
 use super::limits::{LOG_BURST, LOG_LINE_COST, LOG_PER_SECOND, MAX_LOG_LINE};
+use super::reason::Secrets;
 
 /// What the instances of one sink may log together: one that crashes and comes back gets no new allowance.
 #[derive(Clone)]
@@ -87,17 +88,19 @@ struct State {
     line: Vec<u8>,
     cut: bool,
     budget: LogBudget,
+    secrets: Secrets,
 }
 
 impl GuestLog {
     /// Output that is logged under the sink's name.
-    pub fn new(sink: &str, budget: &LogBudget) -> Self {
+    pub fn new(sink: &str, budget: &LogBudget, secrets: &Secrets) -> Self {
         Self {
             state: Arc::new(Mutex::new(State {
                 sink: sink.to_owned(),
                 line: Vec::new(),
                 cut: false,
                 budget: budget.clone(),
+                secrets: secrets.clone(),
             })),
         }
     }
@@ -130,7 +133,7 @@ impl State {
             return;
         }
         let Some(dropped) = self.budget.pass(line.len()) else { return };
-        let text = String::from_utf8_lossy(&line);
+        let text = self.secrets.hide(String::from_utf8_lossy(&line).into_owned());
         let text: String =
             text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
         if dropped > 0 {
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn a_flood_is_cut_off_and_counted() {
         let budget = LogBudget::default();
-        let log = GuestLog::new("t", &budget);
+        let log = GuestLog::new("t", &budget, &Secrets::default());
         for _ in 0..10 * LOG_BURST {
             log.write(b"noise\n");
         }
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn an_endless_line_takes_bounded_memory() {
         let budget = LogBudget::default();
-        let log = GuestLog::new("t", &budget);
+        let log = GuestLog::new("t", &budget, &Secrets::default());
         for _ in 0..100 {
             log.write(&[b'x'; 1024]);
         }

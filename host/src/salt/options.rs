@@ -161,6 +161,11 @@ impl Resolved {
         shown
     }
 
+    /// The options whose values must not be shown.
+    pub fn secret_names(&self) -> impl Iterator<Item = &str> {
+        self.secrets.iter().map(String::as_str)
+    }
+
     /// Whether somebody wrote the option's value, so that it is not the manifest's default.
     pub fn is_written(&self, name: &str) -> bool {
         self.origins.get(name).is_some_and(|origin| origin.layer != Layer::Default)

@@ -252,6 +252,18 @@ pub fn all() -> Vec<Case> {
             fs::remove_file(path).unwrap();
             result
         }),
+        Case::new("a large plugin that takes long to compile", |lab| {
+            let function = format!(
+                "(func (param i32) (result i32) {} local.get 0)",
+                "(local.set 0 (i32.mul (local.get 0) (i32.add (local.get 0) (i32.const 7))))".repeat(60)
+            );
+            let path = put(lab, "large_code", &component("large_code", &function.repeat(4_000), ""));
+            let began = std::time::Instant::now();
+            lab.wait_for(&["large_code"], |lab| lab.status()["plugins"].to_string())?;
+            let took = began.elapsed();
+            fs::remove_file(path).unwrap();
+            Ok(format!("it was compiled within {} ms", took.as_millis()))
+        }),
         Case::new("a file replaced while it is loaded", replaced),
         Case::new("a working plugin overwritten with rubbish", |lab| {
             let path = put(lab, "rubbish", &component("rubbish", "", ""));

@@ -72,8 +72,13 @@ pub fn verdicts(harm: &str, options: &Options, count: usize) -> Result<Vec<Verdi
         "hugereject" => Ok(vec![Verdict::Reject("harm ".repeat(2 << 20)); count]),
         "manyverdicts" => Ok(vec![Verdict::Stored; 1 << 20]),
         "secret" => {
-            println!("the token is {}", options.token.as_deref().unwrap_or_default());
-            Err(Error::fatal("it has a secret"))
+            let told = format!("the token is {}", options.token.as_deref().unwrap_or_default());
+            println!("{told}");
+            Err(Error::Fatal(told))
+        }
+        "secretreject" => {
+            let told = format!("the token is {}", options.token.as_deref().unwrap_or_default());
+            Ok(vec![Verdict::Reject(told); count])
         }
         other => Err(Error::fatal(format!("no such harm: `{other}`"))),
     }
