@@ -92,7 +92,8 @@ fn check_names_what_would_make_jobs_fail_and_passes_once_it_is_mended() {
     let shims = daemon.root().join("shims");
     daemon.cli(&["salt", "install"]).success();
     let common = format!("returner_dirs: [{}]\nmaster_job_cache: sqlite3\n", shims.display());
-    let good = format!("{common}sqlite3.database: {}\n", daemon.root().join("jobs.sqlite").display());
+    fs::create_dir_all(daemon.root().join("data")).unwrap();
+    let good = format!("{common}sqlite3.database: {}\n", daemon.root().join("data/jobs.sqlite").display());
 
     fs::write(&master, &common).unwrap();
     one_fault(&daemon, &["`master_job_cache: sqlite3`", "`sqlite3.database`", "hint: "]);

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::dead;
+use super::disk::{from_i64, time_i64, to_i64};
 use super::error::SpoolError;
 use super::schema::{self, SEQ_BLOCK, record_sum};
 use super::shared::Command;
 use super::types::*;
-use super::util::{from_i64, time_i64, to_i64};
 
 /// Longest error or reason kept with an item.
 const MAX_TEXT: usize = 4096;

@@ -13,10 +13,10 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use serde::Serialize;
 
+use super::disk::{from_i64, private_dir, private_file, stamp, sync_dir, time_i64};
 use super::error::SpoolError;
 use super::schema::record_sum;
 use super::types::*;
-use super::util::{from_i64, private_dir, private_file, stamp, sync_dir, time_i64};
 
 const COLUMNS: &str = "d.seq, d.sink, s.plugin, d.kind, d.jid, d.minion, d.arrived_ms, d.attempts, d.error, d.reason, \
      d.class, d.died_ms, d.size";

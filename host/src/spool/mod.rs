@@ -31,6 +31,7 @@
 
 mod apply;
 mod dead;
+mod disk;
 mod error;
 #[cfg(test)]
 mod fault;
@@ -46,7 +47,6 @@ mod shared;
 mod tests;
 mod types;
 mod upkeep;
-mod util;
 mod writer;
 
 use std::collections::HashSet;
@@ -384,7 +384,7 @@ impl Spool {
             let Some(last) = rows.last() else { return Ok(done) };
             after = last.id;
             left -= rows.len();
-            let ids = rows.iter().map(|r| util::time_i64(r.id)).collect();
+            let ids = rows.iter().map(|r| disk::time_i64(r.id)).collect();
             done += self.command(|reply| command(ids, reply)).await?;
         }
     }

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use rusqlite::{Connection, Row};
 use tokio::sync::Semaphore;
 
+use super::disk::{from_i64, time_i64};
 use super::error::{SpoolError, Trouble, trouble};
 use super::schema::{self, record_sum};
 use super::shared::{Book, Command, Shared, lock};
 use super::types::*;
-use super::util::{from_i64, time_i64};
 
 /// Questions at the same time; one place is kept for batches, so that no long question starves the lanes.
 const QUESTIONS: usize = 3;

@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
+use super::disk::{now_ms, private_dir, private_file, stamp, sync_dir};
 use super::error::{SpoolError, Trouble, trouble};
 use super::pages::Wal;
 use super::rescue;
 use super::schema::{self, Loaded, PAGE};
 use super::shared::{Command, Shared};
 use super::types::*;
-use super::util::{now_ms, private_dir, private_file, stamp, sync_dir};
 use super::{DB, LOCK};
 
 const MARK: &str = "spool.clean";

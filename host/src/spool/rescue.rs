@@ -7,11 +7,11 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::disk::{from_i64, now_ms, private_file, time_i64};
 use super::error::SpoolError;
 use super::pages::{Pages, Value, record};
 use super::schema::{self, record_sum, sink_sum};
 use super::types::{Damage, SinkId, SinkRow};
-use super::util::{from_i64, now_ms, private_file, time_i64};
 
 /// Records written in one transaction.
 const STEP: u64 = 2000;

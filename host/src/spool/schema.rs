@@ -11,9 +11,9 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use super::disk::{Sum, from_i64};
 use super::error::SpoolError;
 use super::types::{SinkId, SinkRow};
-use super::util::{Sum, from_i64};
 
 /// Version of the tables; kept in `user_version` and in `meta`.
 pub(super) const VERSION: i64 = 1;
@@ -212,7 +212,7 @@ pub(super) fn insert_sink(conn: &Connection, row: &SinkRow) -> Result<(), rusqli
             &row.label,
             &row.options,
             &row.facts,
-            super::util::time_i64(row.created_ms),
+            super::disk::time_i64(row.created_ms),
             sink_sum(row),
         ))?;
     }
@@ -229,7 +229,7 @@ pub(super) fn sink_sum(row: &SinkRow) -> i64 {
         .bytes(row.label.as_deref().unwrap_or_default().as_bytes())
         .bytes(row.options.as_bytes())
         .bytes(row.facts.as_bytes())
-        .int(super::util::time_i64(row.created_ms))
+        .int(super::disk::time_i64(row.created_ms))
         .end()
 }
 

@@ -10,10 +10,10 @@ use std::time::Instant;
 use nix::fcntl::posix_fallocate;
 use rusqlite::Connection;
 
+use super::disk::{now_ms, private_file, time_i64};
 use super::error::{Trouble, trouble};
 use super::recover;
 use super::types::Condition;
-use super::util::{now_ms, private_file, time_i64};
 use super::writer::Writer;
 
 /// Pages given back to the file system in one idle step.

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::apply::{Delta, Outcome, Tx};
+use super::disk::now_ms;
 use super::error::{SpoolError, Trouble, trouble};
 use super::recover::{self, Opened};
 use super::shared::{Command, Shared};
 use super::types::*;
 use super::upkeep;
-use super::util::now_ms;
 
 /// Without traffic the writer looks after the file this often.
 const IDLE: Duration = Duration::from_secs(1);

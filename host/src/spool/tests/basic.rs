@@ -58,7 +58,7 @@ async fn a_repeated_frame_is_taken_once() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path());
     let sink = spool.sink(new_sink("a")).await.unwrap();
-    let id = Some(FrameId { at_ms: util::now_ms(), uid: [7; 16] });
+    let id = Some(FrameId { at_ms: disk::now_ms(), uid: [7; 16] });
     let same = NewFrame { id, items: vec![item(sink, "1", b"x")] };
     let (first, second) = tokio::join!(spool.append(same.clone()), spool.append(same.clone()));
     assert_eq!(u8::from(first.unwrap().duplicate) + u8::from(second.unwrap().duplicate), 1);
@@ -74,7 +74,7 @@ async fn old_frame_ids_are_forgotten_and_young_ones_kept() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { frame_ids_for: Duration::from_millis(1), ..small() };
     let (spool, _) = Spool::open(dir.path(), limits).unwrap();
-    let young = FrameId { at_ms: util::now_ms() + 3_600_000, uid: [1; 16] };
+    let young = FrameId { at_ms: disk::now_ms() + 3_600_000, uid: [1; 16] };
     spool.append(NewFrame { id: Some(young), items: vec![] }).await.unwrap();
     for n in 0..50u8 {
         let id = FrameId { at_ms: 1000 + u64::from(n), uid: [n; 16] };

@@ -74,7 +74,7 @@ async fn a_full_table_refuses_and_says_so() {
     spool.settle(vec![rejected(two)]).await.unwrap();
     assert!(spool.state().dead_trouble.unwrap().contains("8 of 10 bytes"));
     assert_eq!((spool.totals().dead, spool.totals().items), (1, 1));
-    let now = util::now_ms();
+    let now = disk::now_ms();
     assert!(spool.batch(sink, ALL, now, &HashSet::new()).await.unwrap().is_empty(), "held back");
     let later = spool.batch(sink, ALL, now + 120_000, &HashSet::new()).await.unwrap();
     assert!(later[0].error.as_ref().unwrap().contains("no such table"));

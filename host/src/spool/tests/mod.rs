@@ -40,7 +40,7 @@ fn item(sink: SinkId, jid: &str, body: &[u8]) -> NewItem {
         kind: Kind::Return,
         jid: jid.to_owned(),
         minion: "m1".to_owned(),
-        arrived_ms: util::now_ms(),
+        arrived_ms: disk::now_ms(),
         body: body.to_vec(),
     }
 }

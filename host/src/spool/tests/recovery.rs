@@ -24,7 +24,7 @@ async fn leave() -> Left {
     for n in 0..120u64 {
         let size = if n % 10 == 0 { 20_000 } else { 200 + (n as usize * 37) % 1500 };
         let body: Vec<u8> = (0..size).map(|i| (i as u64 * (n + 3) % 251) as u8).collect();
-        let id = Some(FrameId { at_ms: util::now_ms(), uid: [n as u8; 16] });
+        let id = Some(FrameId { at_ms: disk::now_ms(), uid: [n as u8; 16] });
         let new = NewFrame { id, items: vec![item(sinks[n as usize % 2], &format!("job{}", n / 4), &body)] };
         let seq = spool.append(new).await.unwrap().seqs[0];
         match n % 12 {

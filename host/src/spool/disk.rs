@@ -1,4 +1,4 @@
-//! Time, checksums and small file helpers of the spool.
+//! What records and files on the disk need: the time, checksums, and steps that make files durable.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
