@@ -13,14 +13,15 @@ use super::Shared;
 use super::backoff::Backoff;
 use super::batch::{Batch, Entry};
 use super::health::State;
+use super::kind::{DeliverEvents, DeliverReturns, Kind, SaveLoads};
 use super::sink::Sink;
 use super::strikes::Strikes;
 use crate::config::Config;
-use crate::item::{Event, JobLoad, JobReturn};
+use crate::item::JobLoad;
 use crate::observe::chain;
 use crate::plugin::Plugin;
 use crate::plugin::bindings::types::{Failure, Verdict};
-use crate::plugin::instance::{CallError, Instance};
+use crate::plugin::instance::CallError;
 use crate::plugin::limits::{Limits, MAX_BATCH_BYTES, MAX_BATCH_ITEMS};
 use crate::plugin::pool::{OpenError, Use};
 use crate::spool::{BatchLimits, DeadClass, Settlement};
@@ -458,60 +459,6 @@ impl Delivery<'_> {
         if !std::mem::replace(&mut self.settled[at], true) {
             self.settlements.push(make(self.batch.items[at].seq));
         }
-    }
-}
-
-/// How records of a kind are handed over.
-trait Kind {
-    type Record: Clone;
-    const OPERATION: &'static str;
-    async fn call(instance: &mut Instance, records: Vec<Self::Record>) -> Result<Vec<Verdict>, CallError>;
-    /// Remembers what was stored.
-    fn note(&self, _sink: &Sink, _record: &Self::Record) {}
-    /// Remembers whose returns have to wait.
-    fn held(&self, _record: &Self::Record, _jids: &mut Vec<String>) {}
-}
-
-struct SaveLoads;
-struct DeliverReturns;
-struct DeliverEvents;
-
-impl Kind for SaveLoads {
-    type Record = JobLoad;
-    const OPERATION: &'static str = "save loads";
-
-    async fn call(instance: &mut Instance, records: Vec<JobLoad>) -> Result<Vec<Verdict>, CallError> {
-        instance.save_loads(records).await
-    }
-
-    fn note(&self, sink: &Sink, load: &JobLoad) {
-        sink.recent(|recent| recent.load(load));
-    }
-
-    fn held(&self, load: &JobLoad, jids: &mut Vec<String>) {
-        jids.push(load.jid.clone());
-    }
-}
-
-impl Kind for DeliverReturns {
-    type Record = JobReturn;
-    const OPERATION: &'static str = "deliver returns";
-
-    async fn call(instance: &mut Instance, records: Vec<JobReturn>) -> Result<Vec<Verdict>, CallError> {
-        instance.deliver(records).await
-    }
-
-    fn note(&self, sink: &Sink, ret: &JobReturn) {
-        sink.recent(|recent| recent.ret(ret));
-    }
-}
-
-impl Kind for DeliverEvents {
-    type Record = Event;
-    const OPERATION: &'static str = "deliver events";
-
-    async fn call(instance: &mut Instance, records: Vec<Event>) -> Result<Vec<Verdict>, CallError> {
-        instance.deliver_events(records).await
     }
 }
 

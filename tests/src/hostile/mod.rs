@@ -16,10 +16,13 @@ use std::time::{Duration, Instant};
 
 use lab::Lab;
 
+/// Runs a case and gives the reason that the operator sees, or what did not hold.
+type Run = Box<dyn Fn(&Lab) -> Result<String, String>>;
+
 /// One hostile plugin or situation.
 pub struct Case {
     name: &'static str,
-    run: Box<dyn Fn(&Lab) -> Result<String, String>>,
+    run: Run,
 }
 
 impl Case {
