@@ -35,6 +35,9 @@ const EXPIRE_STEP: usize = 1_000;
 /// How long a plugin that says it cannot work is left before it is asked again.
 const FAULTY_PAUSE: Duration = Duration::from_secs(30);
 
+/// A record that the plugin crashed on stays away for so many times `delivery.first_retry`.
+const ASIDE_FOR: u32 = 4;
+
 /// Until something else ends the pause; as long as the clock can count.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -121,6 +124,10 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
                     }
                     Trouble::Crash { records, alone } => {
                         sink.health.count(|counts| counts.crashes += 1);
+                        if alone {
+                            // The record is out of the way; nothing is gained by waiting as for a system that is away.
+                            pause = pause.min(delivery.first_retry);
+                        }
                         let count = strikes.crash(records, alone, Instant::now());
                         sink.health.set_strikes(count);
                         let settings = shared.config.load().plugin(&sink.plugin);
@@ -392,7 +399,9 @@ impl Delivery<'_> {
                 }
                 Err(error) => {
                     if error.is_strike() && self.put_aside {
-                        self.retry(&entries[0].items, chain(&error), None);
+                        // It stays away for longer than the lane pauses, so that others are before it.
+                        let aside = self.first_retry.saturating_mul(ASIDE_FOR).as_millis();
+                        self.retry(&entries[0].items, chain(&error), u32::try_from(aside).ok());
                         self.is_aside = true;
                     }
                     return Err(call_failed(&error, K::OPERATION));
