@@ -13,14 +13,15 @@ use super::Shared;
 use super::backoff::Backoff;
 use super::batch::{Batch, Entry};
 use super::health::State;
+use super::kind::{DeliverEvents, DeliverReturns, Kind, SaveLoads};
 use super::sink::Sink;
 use super::strikes::Strikes;
 use crate::config::Config;
-use crate::item::{Event, JobLoad, JobReturn};
+use crate::item::JobLoad;
 use crate::observe::chain;
 use crate::plugin::Plugin;
 use crate::plugin::bindings::types::{Failure, Verdict};
-use crate::plugin::instance::{CallError, Instance};
+use crate::plugin::instance::CallError;
 use crate::plugin::limits::{Limits, MAX_BATCH_BYTES, MAX_BATCH_ITEMS};
 use crate::plugin::pool::{OpenError, Use};
 use crate::spool::{BatchLimits, DeadClass, Settlement};
@@ -33,6 +34,9 @@ const EXPIRE_STEP: usize = 1_000;
 
 /// How long a plugin that says it cannot work is left before it is asked again.
 const FAULTY_PAUSE: Duration = Duration::from_secs(30);
+
+/// A record that the plugin crashed on stays away for so many times `delivery.first_retry`.
+const ASIDE_FOR: u32 = 4;
 
 /// Until something else ends the pause; as long as the clock can count.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -120,6 +124,10 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
                     }
                     Trouble::Crash { records, alone } => {
                         sink.health.count(|counts| counts.crashes += 1);
+                        if alone {
+                            // The record is out of the way; nothing is gained by waiting as for a system that is away.
+                            pause = pause.min(delivery.first_retry);
+                        }
                         let count = strikes.crash(records, alone, Instant::now());
                         sink.health.set_strikes(count);
                         let settings = shared.config.load().plugin(&sink.plugin);
@@ -396,7 +404,9 @@ impl Delivery<'_> {
                 }
                 Err(error) => {
                     if error.is_strike() && self.put_aside {
-                        self.retry(&entries[0].items, chain(&error), None);
+                        // It stays away for longer than the lane pauses, so that others are before it.
+                        let aside = self.first_retry.saturating_mul(ASIDE_FOR).as_millis();
+                        self.retry(&entries[0].items, chain(&error), u32::try_from(aside).ok());
                         self.is_aside = true;
                     }
                     return Err(call_failed(&error, K::OPERATION));
@@ -463,60 +473,6 @@ impl Delivery<'_> {
         if !std::mem::replace(&mut self.settled[at], true) {
             self.settlements.push(make(self.batch.items[at].seq));
         }
-    }
-}
-
-/// How records of a kind are handed over.
-trait Kind {
-    type Record: Clone;
-    const OPERATION: &'static str;
-    async fn call(instance: &mut Instance, records: Vec<Self::Record>) -> Result<Vec<Verdict>, CallError>;
-    /// Remembers what was stored.
-    fn note(&self, _sink: &Sink, _record: &Self::Record) {}
-    /// Remembers whose returns have to wait.
-    fn held(&self, _record: &Self::Record, _jids: &mut Vec<String>) {}
-}
-
-struct SaveLoads;
-struct DeliverReturns;
-struct DeliverEvents;
-
-impl Kind for SaveLoads {
-    type Record = JobLoad;
-    const OPERATION: &'static str = "save loads";
-
-    async fn call(instance: &mut Instance, records: Vec<JobLoad>) -> Result<Vec<Verdict>, CallError> {
-        instance.save_loads(records).await
-    }
-
-    fn note(&self, sink: &Sink, load: &JobLoad) {
-        sink.recent(|recent| recent.load(load));
-    }
-
-    fn held(&self, load: &JobLoad, jids: &mut Vec<String>) {
-        jids.push(load.jid.clone());
-    }
-}
-
-impl Kind for DeliverReturns {
-    type Record = JobReturn;
-    const OPERATION: &'static str = "deliver returns";
-
-    async fn call(instance: &mut Instance, records: Vec<JobReturn>) -> Result<Vec<Verdict>, CallError> {
-        instance.deliver(records).await
-    }
-
-    fn note(&self, sink: &Sink, ret: &JobReturn) {
-        sink.recent(|recent| recent.ret(ret));
-    }
-}
-
-impl Kind for DeliverEvents {
-    type Record = Event;
-    const OPERATION: &'static str = "deliver events";
-
-    async fn call(instance: &mut Instance, records: Vec<Event>) -> Result<Vec<Verdict>, CallError> {
-        instance.deliver_events(records).await
     }
 }
 

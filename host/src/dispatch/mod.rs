@@ -6,6 +6,7 @@
 mod backoff;
 mod batch;
 pub mod health;
+mod kind;
 pub mod lane;
 pub mod query;
 pub mod recent;

@@ -298,20 +298,26 @@ fn quarantine(lab: &Lab) -> Result<String, String> {
     Ok(reason)
 }
 
+/// With the record first in the lane, and in the midst of a batch.
 fn poison(lab: &Lab) -> Result<String, String> {
-    let options = json!({ "hostile.mode": "poison" });
-    let mut client = lab.client(&options);
-    for number in 0..200 {
-        let fun = if number == 20 { "test.poison" } else { "test.ping" };
-        client
-            .return_(
-                "hostile",
-                json!({ "jid": lab.jid(), "id": "m1", "fun": fun, "return": true, "retcode": 0 }),
-            )
-            .done();
+    for (port, place) in [(1, 0), (2, 20), (3, 150)] {
+        let mut client = lab.client(&json!({ "hostile.mode": "poison", "hostile.port": port }));
+        for number in 0..200 {
+            let fun = if number == place { "test.poison" } else { "test.ping" };
+            let ret = json!({ "jid": lab.jid(), "id": "m1", "fun": fun, "return": true, "retcode": 0 });
+            client.return_("hostile", ret).done();
+        }
     }
-    lab.wait_for(&["199 stored, 1 waits"], |lab| {
-        let sink = lab.sink("poison");
-        format!("{} stored, {} waits: {}", sink["counts"]["stored"], sink["waiting"], sink["last_error"])
-    })
+    let mut reason = String::new();
+    for port in 1..=3 {
+        reason = lab.wait_for(&["199 stored, 1 waits", "crashed in `returns.deliver`"], |lab| {
+            let status = lab.status();
+            let mut sinks = status["sinks"].as_array().into_iter().flatten();
+            let options =
+                |sink: &&Value| sink["options"]["mode"] == "poison" && sink["options"]["port"] == port;
+            let sink = sinks.find(options).cloned().unwrap_or_default();
+            format!("{} stored, {} waits: {}", sink["counts"]["stored"], sink["waiting"], sink["last_error"])
+        })?;
+    }
+    Ok(reason)
 }

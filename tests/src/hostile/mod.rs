@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use lab::Lab;
 
-/// What a case does: the reason that was visible, or what went wrong.
-type Attempt = dyn Fn(&Lab) -> Result<String, String>;
+/// Runs a case and gives the reason that the operator sees, or what did not hold.
+type Run = Box<dyn Fn(&Lab) -> Result<String, String>>;
 
 /// One hostile plugin or situation.
 pub struct Case {
     name: &'static str,
-    run: Box<Attempt>,
+    run: Run,
 }
 
 impl Case {
