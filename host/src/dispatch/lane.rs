@@ -104,6 +104,10 @@ pub(super) async fn run(shared: Arc<Shared>, sink: Arc<Sink>, mut stop: watch::R
         if !wait_for_work(&shared, &sink, &plugin, since, restarts.clone(), &mut stop).await {
             continue;
         }
+        // While the lane waited the plugin may have been replaced or removed.
+        if shared.registry.find(&sink.plugin).is_none_or(|now| now.generation != plugin.generation) {
+            continue;
+        }
         since = Some(Instant::now());
         match round(&shared, &sink, &plugin, strikes.cap()).await {
             Round::Done { records, stored } => {

@@ -27,6 +27,9 @@ cpu_per_call = "300ms"
 call_within = "1500ms"
 quarantine_after = 5
 
+[plugin.web]
+call_within = "1500ms"
+
 [plugin.start_loop]
 cpu_per_call = "300ms"
 quarantine_after = 2
@@ -52,7 +55,7 @@ impl Lab {
     /// Starts the daemon and the neighbour.
     pub fn start() -> Self {
         let mut daemon = Daemon::builder().plugins(&["sqlite3"]).tables(TABLES).prepare();
-        for guest in ["probe", "hostile"] {
+        for guest in ["probe", "hostile", "web"] {
             daemon.drop_plugin_file(guest, &env::guest(guest));
         }
         let directory = daemon.root().join("data");

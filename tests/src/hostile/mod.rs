@@ -9,6 +9,7 @@ mod files;
 mod lab;
 mod load;
 mod neighbour;
+mod web;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,7 +76,12 @@ pub fn hostile(filter: &str, under_load: bool) -> Outcome {
     let mut lab = Lab::start();
     let load = under_load.then(|| load::Load::start(&lab));
     let mut outcome = Outcome::default();
-    for case in cases::all().into_iter().chain(files::all()).filter(|case| case.name.contains(filter)) {
+    for case in cases::all()
+        .into_iter()
+        .chain(web::all())
+        .chain(files::all())
+        .filter(|case| case.name.contains(filter))
+    {
         let began = Instant::now();
         let before = lab.neighbour.delivered();
         let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&lab)))
