@@ -73,7 +73,7 @@ fn template(state_dir: &Path, socket: &Path) -> String {
 # The durable queue and the compiled plugins.
 state_dir = "{state}"
 
-# One `.wasm` file here is one plugin; it is served within a second of being dropped.
+# One `.wasm` file here is one plugin; it is served at once, the first time after compiling.
 plugins_dir = "{state}/plugins"
 
 # What the shim in Salt talks to, and where it leaves returns while the daemon is away.
