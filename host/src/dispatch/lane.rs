@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -24,7 +24,7 @@ use crate::plugin::bindings::types::{Failure, Verdict};
 use crate::plugin::instance::CallError;
 use crate::plugin::limits::{Limits, MAX_BATCH_BYTES, MAX_BATCH_ITEMS};
 use crate::plugin::pool::{OpenError, Use};
-use crate::spool::{BatchLimits, DeadClass, Settlement};
+use crate::spool::{BatchLimits, DeadClass, Settlement, now_ms};
 
 /// How long to wait where the spool has nothing to give at the moment.
 const SPOOL_PAUSE: Duration = Duration::from_millis(500);
@@ -498,10 +498,4 @@ fn call_failed(error: &CallError, operation: &'static str) -> Round {
         }
     };
     Round::Failed { cause: chain(error), operation, kind }
-}
-
-/// Now, in milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -372,7 +372,8 @@ pub async fn purge(
     archive: bool,
 ) -> Result<u64, QueryError> {
     let Some(_alone) = sink.start_purge() else { return Ok(0) };
-    let cutoff_ms = super::lane::now_ms().saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
+    let cutoff_ms =
+        crate::spool::now_ms().saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
     let request = jobs::PurgeRequest {
         cutoff_ms,
         cutoff_jid: crate::salt::records::jid_from_ms(cutoff_ms),

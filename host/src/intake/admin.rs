@@ -59,7 +59,7 @@ impl Intake {
         let config = self.config();
         let stats = shared.spool.stats().await?;
         let state = shared.spool.state();
-        let now = crate::dispatch::lane::now_ms();
+        let now = crate::spool::now_ms();
         let mut stuck = Vec::new();
         let mut sinks = Vec::new();
         for sink in self.dispatch().sinks() {
@@ -224,9 +224,7 @@ impl Intake {
         let mut filter = DeadFilter {
             ids: args["id"].as_u64().map(|id| vec![id]),
             reason: args["reason"].as_str().map(str::to_owned),
-            before_ms: args["older_than"]
-                .as_u64()
-                .map(|s| crate::dispatch::lane::now_ms().saturating_sub(s * 1_000)),
+            before_ms: args["older_than"].as_u64().map(|s| crate::spool::now_ms().saturating_sub(s * 1_000)),
             limit: args["limit"].as_u64().and_then(|limit| usize::try_from(limit).ok()),
             ..DeadFilter::default()
         };

@@ -6,7 +6,6 @@ use std::time::Duration;
 use rmpv::Value;
 
 use super::Intake;
-use crate::dispatch::lane::now_ms;
 use crate::dispatch::query::{self, QueryError};
 use crate::dispatch::sink::Sink;
 use crate::item::{LoadKind, Record};
@@ -16,6 +15,7 @@ use crate::plugin::manifest::nearest;
 use crate::salt::frame::{Answer, Code, Envelope, Op, Request};
 use crate::salt::options::{self, Asked, OptionsError};
 use crate::salt::records::{self, RecordError};
+use crate::spool::now_ms;
 use crate::spool::{FrameId, Kind, NewFrame, NewItem, SpoolError};
 
 /// Why a request was not done.

@@ -67,11 +67,6 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the instance is gone with it: everything but an orderly failure.
-    pub fn ends_instance(&self) -> bool {
-        !matches!(self, Self::Failure(Failure::Retry(_) | Failure::Reject(_)) | Self::Missing(_))
-    }
-
     /// Whether it counts against the plugin.
     pub fn is_strike(&self) -> bool {
         matches!(self, Self::Trap { .. } | Self::Timeout { .. } | Self::Verdicts { .. })
@@ -212,11 +207,6 @@ impl Instance {
     /// Whether its store is poisoned.
     pub fn is_dead(&self) -> bool {
         self.dead
-    }
-
-    /// The most bytes its memories ever had.
-    pub fn peak_memory(&self) -> usize {
-        self.store.data().limiter.peak()
     }
 
     /// Says goodbye. An error does not matter for the records any more, but the operator may want to know.

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::SpoolError;
+use crate::salt::records::jid_from_ms;
 
-pub(super) fn now_ms() -> u64 {
+/// Now, in milliseconds since 1970.
+pub fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
@@ -16,18 +18,8 @@ pub(super) fn now_ms() -> u64 {
 
 /// `YYYYMMDDTHHMMSSZ` of a time in milliseconds since 1970.
 pub(super) fn stamp(ms: u64) -> String {
-    let secs = ms / 1000;
-    let (days, rest) = (secs / 86_400, secs % 86_400);
-    // Days since 1970 to a civil date, in eras of 400 years that begin on 1 March.
-    let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + u64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    let jid = jid_from_ms(ms);
+    format!("{}T{}Z", jid.get(..8).unwrap_or_default(), jid.get(8..14).unwrap_or_default())
 }
 
 /// A checksum over parts. Each step is a bijection of the state, so that no change within one 8-byte word goes

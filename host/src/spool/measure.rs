@@ -112,10 +112,6 @@ async fn spool_rate(dir: &Path, producers: usize, size: usize, time: Duration) -
         }
     })
     .await;
-    let totals = spool.totals();
-    if std::env::var_os("SPOOL_DEBUG").is_some() {
-        eprintln!("{} {} group {}", producers, rate, totals.accepted as f64 / totals.commits as f64);
-    }
     spool.close().await;
     let _ = std::fs::remove_dir_all(dir);
     Ok(rate)

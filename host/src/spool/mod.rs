@@ -56,6 +56,7 @@ use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
+pub use disk::now_ms;
 pub use error::SpoolError;
 pub use reader::SpoolReader;
 pub use types::*;
