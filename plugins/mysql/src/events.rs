@@ -1,10 +1,9 @@
 //! Storing events. The event's own id is the key, so that one delivered twice is stored once.
 
-use returner_sdk::{Event, Verdict, all_stored};
+use returner_sdk::{Event, Verdict, all_stored, json};
 
 use crate::connect::Db;
 use crate::fault::Fault;
-use crate::json;
 use crate::schema::EVENTS;
 use crate::sql::{self, InsertRow, quote};
 
@@ -66,7 +65,7 @@ fn row(db: &mut Db, event: &Event) -> Result<String, String> {
 }
 
 fn with_tag(data: &str, tag: &str) -> String {
-    let tag = json::string(tag);
+    let tag = json::quoted(tag);
     match data.trim_start().strip_prefix('{').map(str::trim_start) {
         Some("}") => format!("{{\"__tag__\": {tag}}}"),
         Some(rest) => format!("{{\"__tag__\": {tag}, {rest}"),

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use returner_sdk::{JidsFilter, StoredLoad, StoredReturn};
+use returner_sdk::{JidsFilter, StoredLoad, StoredReturn, json};
 
 use crate::connect::Db;
 use crate::fault::Fault;
-use crate::json;
 use crate::loads;
 use crate::schema::RETURNS;
 use crate::sql::{list, quoted};
@@ -30,7 +29,7 @@ pub(crate) async fn jids(db: &mut Db, filter: &JidsFilter) -> Result<Vec<StoredL
     }
     for fun in &filter.without_funs {
         // As Salt writes it, and as others may.
-        let name = json::string(fun);
+        let name = json::quoted(fun);
         for pair in [format!("\"fun\": {name}"), format!("\"fun\":{name}")] {
             sql.push_str(&format!(" AND LOCATE({}, `load`) = 0", quoted(&pair)));
         }
@@ -48,7 +47,7 @@ pub(crate) async fn fun(db: &mut Db, fun: &str) -> Result<Vec<StoredReturn>, Fau
     let mut matches = format!("`fun` = {}", quoted(cut.as_deref().unwrap_or(fun)));
     if shortened {
         let document = db.schema.column(RETURNS, "full_ret");
-        let pair = format!("\"fun\": {}", json::string(fun));
+        let pair = format!("\"fun\": {}", json::quoted(fun));
         matches.push_str(&format!(" AND LOCATE({}, `full_ret`) > 0", quoted(&document.json(&pair))));
     }
     let latest = db
@@ -84,7 +83,7 @@ fn one_for_each_id(rows: Vec<[Option<String>; 4]>) -> Vec<StoredReturn> {
         let id = id.unwrap_or_default();
         if seen.insert(id.clone()) {
             let document = document.unwrap_or_default();
-            let unreadable = || format!("{{\"return\": {}}}", json::string(&document));
+            let unreadable = || format!("{{\"return\": {}}}", json::quoted(&document));
             let document = json::document(document.clone()).unwrap_or_else(unreadable);
             let success = match success.as_deref() {
                 Some("1" | "True" | "true") => Some(true),

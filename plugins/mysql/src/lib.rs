@@ -9,7 +9,6 @@ mod connect;
 mod events;
 mod fault;
 mod jobs;
-mod json;
 mod loads;
 mod options;
 mod purge;

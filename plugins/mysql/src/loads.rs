@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use returner_sdk::{JobLoad, StoredLoad, Verdict, all_stored, clean_load, merge_load};
+use returner_sdk::{JobLoad, StoredLoad, Verdict, all_stored, merge_load, stored_load};
 
 use crate::connect::Db;
 use crate::fault::Fault;
-use crate::json;
 use crate::schema::JIDS;
 use crate::sql::{self, InsertRow, quote};
 
@@ -119,16 +118,7 @@ pub(crate) async fn get(db: &mut Db, jid: &str) -> Result<Option<StoredLoad>, Fa
     Ok(rows.into_iter().next().map(stored))
 }
 
-/// A row of `jids` as a load. One that nobody can read is shown as empty, so that the others are still seen.
+/// A row of `jids` as a load.
 pub(crate) fn stored([jid, load]: [Option<String>; 2]) -> StoredLoad {
-    let jid = jid.unwrap_or_default();
-    let document = load.and_then(json::document).filter(|document| json::is_object(document));
-    let document = match document {
-        Some(document) => clean_load(&document),
-        None => {
-            eprintln!("the load of job {jid} in the table `jids` is not readable");
-            "{}".to_owned()
-        }
-    };
-    StoredLoad { jid, document }
+    stored_load(jid.unwrap_or_default(), load.unwrap_or_default())
 }

@@ -3,6 +3,7 @@
 //! As in Salt's own returner, the text `none` in an option is the same as leaving it out.
 
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+use returner_sdk::given;
 use returner_sdk::prelude::*;
 
 /// The options as the host hands them over.
@@ -114,10 +115,6 @@ impl Options {
             ssl,
         })
     }
-}
-
-fn given(value: Option<String>) -> Option<String> {
-    value.filter(|text| !text.is_empty() && !text.trim().eq_ignore_ascii_case("none"))
 }
 
 impl Settings {

@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use returner_sdk::json;
+
 use crate::connect::Db;
 use crate::fault::Fault;
-use crate::json;
 
 pub(crate) const JIDS: &str = "jids";
 pub(crate) const RETURNS: &str = "salt_returns";

@@ -1,10 +1,10 @@
 //! Events: storing a batch, each under its own id, so that one delivered twice is stored once.
 
+use returner_sdk::time::Date;
 use returner_sdk::{Event, Result, Verdict};
 use rusqlite::{Connection, params};
 
 use crate::database::{Database, verdict};
-use crate::record;
 
 /// Stores a batch in one transaction.
 pub fn store(database: &mut Database, events: &[Event]) -> Result<Vec<Verdict>> {
@@ -24,6 +24,12 @@ fn insert(connection: &Connection, id: i64, event: &Event) -> rusqlite::Result<(
             "INSERT INTO salt_events (id, tag, data, alter_time, master_id) SELECT ?1, ?2, ?3, ?4, ?5
              WHERE NOT EXISTS (SELECT 1 FROM salt_events WHERE id = ?1)",
         )?
-        .execute(params![id, event.tag, event.data, record::date(event.arrived_ms), event.master])?;
+        .execute(params![
+            id,
+            event.tag,
+            event.data,
+            Date::from_ms(event.arrived_ms).python(),
+            event.master
+        ])?;
     Ok(())
 }

@@ -1,12 +1,11 @@
 //! Loads: saving them by the SDK's rule, and the questions about them. A load that cannot be read never hides others.
 
 use returner_sdk::{
-    JidsFilter, JobLoad, Result, StoredLoad, Verdict, all_stored, clean_load, merge_load, serde_json,
+    JidsFilter, JobLoad, Result, StoredLoad, Verdict, all_stored, json, merge_load, serde_json, stored_load,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::database::{Database, text, verdict};
-use crate::record;
 
 /// Saves loads in one transaction.
 pub fn save_loads(database: &mut Database, loads: &[JobLoad]) -> Result<Vec<Verdict>> {
@@ -18,7 +17,8 @@ pub fn save_loads(database: &mut Database, loads: &[JobLoad]) -> Result<Vec<Verd
 
 fn save(connection: &Connection, load: &JobLoad) -> rusqlite::Result<()> {
     let stored = stored(connection, &load.jid)?;
-    let readable = stored.as_deref().map(|text| record::load(text).unwrap_or_else(|| text.to_owned()));
+    let readable =
+        stored.as_deref().map(|text| json::load(text.to_owned()).unwrap_or_else(|| text.to_owned()));
     if let Some(document) = merge_load(readable.as_deref(), load) {
         // Not by a conflict clause, since a table may lack the key.
         let sql = if stored.is_some() {
@@ -40,7 +40,7 @@ fn stored(connection: &Connection, jid: &str) -> rusqlite::Result<Option<String>
 /// The load of a job.
 pub fn get_load(database: &Database, jid: &str) -> Result<Option<StoredLoad>> {
     let load = database.read(|connection| stored(connection, jid))?;
-    Ok(load.map(|load| shown(jid.to_owned(), &load)))
+    Ok(load.map(|load| stored_load(jid.to_owned(), load)))
 }
 
 /// The newest jobs, newest first.
@@ -56,14 +56,8 @@ pub fn get_jids(database: &Database, filter: &JidsFilter) -> Result<Vec<StoredLo
              ORDER BY jid DESC LIMIT ?3",
         )?;
         let rows = statement.query_map(params![filter.before, without, filter.limit], |row| {
-            Ok(shown(text(row, 0)?.unwrap_or_default(), &text(row, 1)?.unwrap_or_default()))
+            Ok(stored_load(text(row, 0)?.unwrap_or_default(), text(row, 1)?.unwrap_or_default()))
         })?;
         rows.collect()
     })
-}
-
-fn shown(jid: String, stored: &str) -> StoredLoad {
-    let document =
-        record::load(stored).map_or_else(|| record::unreadable_load(&jid), |load| clean_load(&load));
-    StoredLoad { jid, document }
 }

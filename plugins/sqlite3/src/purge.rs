@@ -3,11 +3,12 @@
 //! Invariants: a job goes only when all its returns are old, its load only after its returns; a copy for the archive is in
 //! the transaction that removes the row. Stopping anywhere loses nothing.
 
+use returner_sdk::time::Date;
 use returner_sdk::{PurgeRequest, Purged, Result};
 use rusqlite::{Connection, ToSql, named_params};
 
 use crate::database::Database;
-use crate::{record, schema};
+use crate::schema;
 
 /// What is removed from which table, in this order. Salt writes its dates in local time, so for a row of Salt's own
 /// the job id, which is in UTC, decides together with the date.
@@ -29,7 +30,7 @@ const STEPS: [(&str, &str); 4] = [
 
 /// Removes at most `limit` rows, in one transaction.
 pub fn purge(database: &mut Database, request: &PurgeRequest) -> Result<Purged> {
-    let date = record::date(request.cutoff_ms);
+    let date = Date::from_ms(request.cutoff_ms).python();
     let limit = i64::from(request.limit.max(1));
     // With nothing to do, nobody has to be kept from writing.
     let any = |connection: &Connection| {

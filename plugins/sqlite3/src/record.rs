@@ -7,8 +7,7 @@
 //! Invariant: reading never fails. A text that is no JSON, such as the `NaN` of Python's encoder, is repaired or shown
 //! as text.
 
-use std::fmt::Write;
-
+use returner_sdk::json::{self, object, quoted};
 use returner_sdk::serde::de::{Deserializer, MapAccess, Visitor};
 use returner_sdk::{JobReturn, StoredReturn, serde_json};
 use serde::Deserialize;
@@ -90,7 +89,7 @@ impl Row {
     }
 
     fn document(&self, success: Option<bool>) -> String {
-        let value = json(&self.full_ret);
+        let value = text(&self.full_ret);
         let extra = self.extra.as_deref().and_then(|extra| serde_json::from_str::<Fields<'_>>(extra).ok());
         if let Some(extra) = extra {
             let rest = extra.0.iter().filter(|(key, _)| key != "return");
@@ -123,85 +122,9 @@ impl Row {
     }
 }
 
-/// A stored load as the text of an object. One that was encoded twice is decoded; none if it cannot be read.
-pub fn load(stored: &str) -> Option<String> {
-    let text = json(stored);
-    if serde_json::from_str::<Fields<'_>>(&text).is_ok() {
-        return Some(text);
-    }
-    let inner = json(&serde_json::from_str::<String>(&text).ok()?);
-    serde_json::from_str::<Fields<'_>>(&inner).is_ok().then_some(inner)
-}
-
-/// What is said in place of a load that cannot be read.
-pub fn unreadable_load(jid: &str) -> String {
-    object([("jid", quoted(jid).as_str()), ("Error", "\"the stored load is unreadable\"")].into_iter())
-}
-
-/// Milliseconds since 1970 as Salt's returner writes a date, but in UTC: `2026-12-01 03:31:39.637000`.
-pub fn date(ms: u64) -> String {
-    let (days, within) = (ms / 86_400_000, ms % 86_400_000);
-    // Days are counted from 1 March 0000, so that the leap day ends a year; eras are of 400 years.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * day + 2) / 153;
-    let day = day - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (seconds, millis) = (within / 1_000, within % 1_000);
-    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03}000")
-}
-
-/// An object, spaced as Python does it.
-fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let mut text = String::from("{");
-    for (index, (key, value)) in fields.enumerate() {
-        let comma = if index == 0 { "" } else { ", " };
-        let _ = write!(text, "{comma}{}: {value}", quoted(key));
-    }
-    text.push('}');
-    text
-}
-
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
 /// The text if it is JSON; repaired if only Python's names for special numbers are in the way; else quoted.
-fn json(text: &str) -> String {
-    let valid = |text: &str| serde_json::from_str::<&RawValue>(text).is_ok();
-    if valid(text) {
-        return text.to_owned();
-    }
-    let repaired = repair(text);
-    if valid(&repaired) { repaired } else { quoted(text) }
-}
-
-/// Quotes `NaN`, `Infinity` and `-Infinity` outside of texts, as the host does it.
-fn repair(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
-    let mut rest = text;
-    let mut inside = false;
-    while let Some(next) = rest.chars().next() {
-        let mut taken = next.len_utf8();
-        if inside && next == '\\' {
-            taken += rest.chars().nth(1).map_or(0, char::len_utf8);
-        } else if next == '"' {
-            inside = !inside;
-        } else if !inside
-            && let Some(name) = ["NaN", "Infinity", "-Infinity"].into_iter().find(|n| rest.starts_with(n))
-        {
-            let _ = write!(out, "\"{name}\"");
-            rest = rest.get(name.len()..).unwrap_or_default();
-            continue;
-        }
-        out.push_str(rest.get(..taken).unwrap_or_default());
-        rest = rest.get(taken..).unwrap_or_default();
-    }
-    out
+fn text(text: &str) -> String {
+    json::repaired(text).unwrap_or_else(|| quoted(text))
 }
 
 #[cfg(test)]
@@ -211,15 +134,6 @@ mod tests {
     fn stored(full_ret: &str) -> String {
         let row = Row { jid: "1".into(), id: "m1".into(), full_ret: full_ret.into(), ..Row::default() };
         row.into_stored().document
-    }
-
-    #[test]
-    fn a_date_is_written_as_python_writes_it() {
-        assert_eq!(date(0), "1970-01-01 00:00:00.000000");
-        assert_eq!(date(951_782_399_999), "2000-02-28 23:59:59.999000");
-        assert_eq!(date(951_782_400_000), "2000-02-29 00:00:00.000000");
-        assert_eq!(date(1_796_096_499_637), "2026-12-01 03:41:39.637000");
-        assert_eq!(date(4_102_444_799_000), "2099-12-31 23:59:59.000000");
     }
 
     #[test]
@@ -239,21 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn pythons_special_numbers_are_quoted_outside_of_texts() {
-        assert_eq!(
-            repair(r#"{"a\"NaN": [NaN, -Infinity, "NaN"]}"#),
-            r#"{"a\"NaN": ["NaN", "-Infinity", "NaN"]}"#
-        );
+    fn a_value_that_is_no_json_is_shown_as_text() {
         assert!(stored("[1, Infinity]").ends_with(r#""return": [1, "Infinity"]}"#));
         assert!(stored("{'a': \"b\"}").ends_with(r#""return": "{'a': \"b\"}"}"#));
-    }
-
-    #[test]
-    fn a_load_that_was_encoded_twice_is_decoded() {
-        assert_eq!(load(r#""{\"fun\": \"f\"}""#).as_deref(), Some(r#"{"fun": "f"}"#));
-        assert_eq!(load(r#""{}""#).as_deref(), Some("{}"));
-        assert_eq!(load("[1]"), None);
-        assert_eq!(load("{'fun': 'f'}"), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use returner_sdk::time::Date;
 use returner_sdk::{Error, JobReturn, Result, StoredReturn, Verdict};
 use rusqlite::{Connection, named_params};
 
@@ -33,7 +34,7 @@ fn insert(connection: &Connection, ret: &JobReturn, extra: &str) -> rusqlite::Re
         ":jid": ret.jid,
         ":id": ret.resource_id.as_ref().unwrap_or(&ret.minion),
         ":fun_args": ret.fun_args,
-        ":date": record::date(ret.arrived_ms),
+        ":date": Date::from_ms(ret.arrived_ms).python(),
         ":full_ret": ret.value,
         // The column may not be null: an unknown outcome is neither.
         ":success": match ret.success { Some(true) => "1", Some(false) => "0", None => "" },

@@ -12,10 +12,14 @@ mod error;
 mod export;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod json;
 mod load;
 mod net;
 mod returner;
 mod session;
+pub mod time;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 pub use bindings::jobs::exports::salt::returner::jobs::{
     JidsFilter, PurgeRequest, Purged, StoredLoad, StoredReturn,
@@ -25,7 +29,7 @@ pub use bindings::lifecycle::salt::returner::types::{
     Event, Failure, JobLoad, JobReturn, LoadKind, RetryInfo, Verdict,
 };
 pub use error::{Error, Result};
-pub use load::{clean_load, merge_load};
+pub use load::{clean_load, merge_load, stored_load};
 pub use net::resolve;
 pub use returner::{Context, EventReturner, JobCache, Returner};
 pub use session::Session;
@@ -38,6 +42,11 @@ pub mod prelude {
         PurgeRequest, Purged, Result, Returner, StoredLoad, StoredReturn, Verdict,
     };
     pub use serde::Deserialize;
+}
+
+/// An option's text, if it says something: Salt's returners take an empty text and `none` for an option that is not set.
+pub fn given(option: Option<String>) -> Option<String> {
+    option.filter(|text| !text.is_empty() && !text.trim().eq_ignore_ascii_case("none"))
 }
 
 /// The verdicts of a batch that was stored as a whole.

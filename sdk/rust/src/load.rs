@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{JobLoad, LoadKind};
+use crate::{JobLoad, LoadKind, StoredLoad, json};
 
 const STUB: &str = "__stub__";
 const MINIONS: &str = "Minions";
@@ -44,7 +44,7 @@ pub fn merge_load(existing: Option<&str>, incoming: &JobLoad) -> Option<String> 
         new.insert(END_TIME.into(), Value::String(end));
     }
 
-    if old.as_ref() == Some(&new) { None } else { Some(to_text(&Value::Object(new))) }
+    if old.as_ref() == Some(&new) { None } else { Some(json::to_text(&Value::Object(new))) }
 }
 
 /// A stored document as Salt wants to see it: without the mark of a stub.
@@ -55,56 +55,38 @@ pub fn clean_load(document: &str) -> String {
     match parse(document) {
         Some(mut map) => {
             map.remove(STUB);
-            to_text(&Value::Object(map))
+            json::to_text(&Value::Object(map))
         }
         None => document.to_owned(),
     }
 }
 
-/// An object nested up to the 1,000 levels of the contract, which is more than serde_json reads by itself.
+/// A load as it was read from a store. One that nobody can read is shown with an `Error` in place of its content, so that the
+/// jobs beside it are still seen.
+pub fn stored_load(jid: String, stored: String) -> StoredLoad {
+    let document = match json::load(stored) {
+        Some(document) => clean_load(&document),
+        None => {
+            eprintln!("the stored load of job {jid} is not readable");
+            json::object([
+                ("jid", json::quoted(&jid).as_str()),
+                ("Error", "\"the stored load is unreadable\""),
+            ])
+        }
+    };
+    StoredLoad { jid, document }
+}
+
 fn parse(text: &str) -> Option<Map<String, Value>> {
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    deserializer.disable_recursion_limit();
-    let map = serde::Deserialize::deserialize(&mut deserializer).ok()?;
-    deserializer.end().ok()?;
-    Some(map)
+    match json::parse(text)? {
+        Value::Object(map) => Some(map),
+        _ => None,
+    }
 }
 
 fn names(map: Option<&Map<String, Value>>) -> impl Iterator<Item = String> {
     let list = map.and_then(|map| map.get(MINIONS)).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned)
-}
-
-/// JSON as Python's `json.dumps` spaces it, so that Salt's own queries on the text keep working.
-fn to_text(value: &Value) -> String {
-    let mut out = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, PythonSpacing);
-    match serde::Serialize::serialize(value, &mut serializer) {
-        Ok(()) => String::from_utf8(out).unwrap_or_default(),
-        Err(_) => String::new(),
-    }
-}
-
-struct PythonSpacing;
-
-impl serde_json::ser::Formatter for PythonSpacing {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
-        out.write_all(b": ")
-    }
 }
 
 #[cfg(test)]
