@@ -42,7 +42,10 @@ say "installing Salt $version with $("$python" --version) into $venv (some minut
 mkdir -p "$RETURNERD_CACHE"
 rm -rf "$venv"
 quietly "$python" -m venv "$venv"
-quietly "$venv/bin/python" -m pip install --no-input --disable-pip-version-check "salt==$version" --constraint "$pins" ||
+# What follows this heading in the list Salt itself does not ask for.
+mapfile -t drivers < <(sed -n '/^# Drivers /,$ { /^#/!p }' "$pins")
+quietly "$venv/bin/python" -m pip install --no-input --disable-pip-version-check "salt==$version" "${drivers[@]}" \
+    --constraint "$pins" ||
     fail "pip could not install Salt $version"
 "$venv/bin/salt-master" --version >/dev/null || fail "the installed salt-master does not run"
 cp "$pins" "$stamp"
