@@ -92,7 +92,7 @@ CASES = [
     (datetime.date(2026, 1, 5), msgpack.ExtType(78, b"20260105T00:00:00.000000")),
     (
         datetime.datetime(2026, 1, 5, 9, 30, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
-        msgpack.ExtType(78, b"20260105T09:30:00.000000"),
+        "2026-01-05T09:30:00+02:00",
     ),
     (salt.defaults.NOT_SET, msgpack.ExtType(79, msgpack.packb(("NOT_SET", None)))),
     (msgpack.ExtType(5, b"x"), msgpack.ExtType(5, b"x")),

@@ -7,6 +7,7 @@
 
 pub mod certificates;
 pub mod client;
+pub mod compat;
 pub mod daemon;
 pub mod env;
 pub mod hostile;

@@ -528,6 +528,8 @@ def _plain(value):
             return float(value)
         if isinstance(value, int):
             return int(value) if -(1 << 63) <= value < 1 << 64 else _text(int(value))
+        if isinstance(value, datetime.datetime) and value.utcoffset() is not None:
+            return value.isoformat()  # Salt's own extension has no room for the zone.
         if isinstance(value, datetime.date):
             return msgpack.ExtType(78, _date(value))
         constant = getattr(sys.modules.get("salt.defaults"), "_Constant", None)
@@ -544,9 +546,9 @@ def _plain(value):
 
 
 def _date(value):
-    """A date as Salt writes it: without its zone, so that Salt's master too sees the time of that zone."""
+    """A date without a zone as Salt writes it."""
     midnight = datetime.datetime(value.year, value.month, value.day)
-    moment = value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else midnight
+    moment = value if isinstance(value, datetime.datetime) else midnight
     return moment.isoformat(timespec="microseconds").replace("-", "").encode()
 
 
