@@ -54,13 +54,7 @@ impl Host for UnixPeers {
 impl UnixPeers {
     /// For an instance that was granted these paths; `egress` takes the refusals.
     pub fn new(granted: Vec<PathBuf>, egress: &Egress, own: &OwnPlaces) -> Self {
-        Self {
-            granted,
-            egress: egress.clone(),
-            own: own.clone(),
-            peers: HashMap::new(),
-            wait: UNIX_WAIT,
-        }
+        Self { granted, egress: egress.clone(), own: own.clone(), peers: HashMap::new(), wait: UNIX_WAIT }
     }
 
     async fn send_to(&mut self, path: &Path, message: &[u8]) -> Result<(), Error> {
@@ -154,10 +148,7 @@ fn errno(error: &io::Error) -> Option<Errno> {
 
 /// Whether the program at the other end has gone, and another may have taken its place.
 fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        errno(error),
-        Some(Errno::ECONNREFUSED | Errno::ENOTCONN | Errno::ECONNRESET | Errno::EPIPE)
-    )
+    matches!(errno(error), Some(Errno::ECONNREFUSED | Errno::ENOTCONN | Errno::ECONNRESET | Errno::EPIPE))
 }
 
 fn reason(error: &io::Error) -> Error {
@@ -195,7 +186,8 @@ mod tests {
         let granted = granted.iter().map(|name| root.join(name)).collect();
         let text = format!("state_dir = {root:?}\nsocket = {:?}", root.join("own"));
         let config = Config::parse(&text, &root.join("returnerd.toml")).unwrap();
-        let mut peers = UnixPeers::new(granted, &Egress::new("p", Vec::new(), false), &OwnPlaces::of(&config));
+        let mut peers =
+            UnixPeers::new(granted, &Egress::new("p", Vec::new(), false), &OwnPlaces::of(&config));
         peers.wait = Duration::from_millis(200);
         peers
     }
