@@ -14,8 +14,10 @@ mod stream;
 pub use options::Options;
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
 
 use returner_sdk::prelude::*;
+use returner_sdk::tokio::time::sleep;
 use returner_sdk::unix::{self, SendError};
 
 use message::Message;
@@ -28,6 +30,12 @@ const REMEMBERED: usize = 10_000;
 
 /// A message is never made shorter than this for a socket that does not take it.
 const LEAST: usize = 480;
+
+/// UDP packets in a row, and the pause after them: nothing else keeps the receiver's buffer, which commonly has room for some
+/// ninety, from running over.
+const AT_ONCE: usize = 20;
+/// See [`AT_ONCE`].
+const BREATH: Duration = Duration::from_millis(2);
 
 /// An open log.
 pub struct Syslog {
@@ -82,7 +90,7 @@ impl Returner for Syslog {
                 connection.send(&texts).await?;
             }
         } else {
-            self.send_each(&returns, &mut batch, &mut verdicts)?;
+            self.send_each(&returns, &mut batch, &mut verdicts).await?;
         }
         for (at, message) in batch {
             if verdicts[at] == Verdict::Stored {
@@ -102,7 +110,7 @@ impl Returner for Syslog {
 
 impl Syslog {
     /// Sends one message after the other until one fails. With none sent the whole call fails, so that the host pauses.
-    fn send_each(
+    async fn send_each(
         &mut self,
         returns: &[JobReturn],
         batch: &mut [(usize, Message)],
@@ -114,6 +122,9 @@ impl Syslog {
         let mut failed: Option<Error> = None;
         for (number, (at, message)) in batch.iter_mut().enumerate() {
             if failed.is_none() {
+                if matches!(self.line, Line::Udp(_)) && number % AT_ONCE == AT_ONCE - 1 {
+                    sleep(BREATH).await;
+                }
                 match self.send_one(&returns[*at], message) {
                     Ok(()) => continue,
                     Err(error @ Error::Reject(_)) => {
