@@ -144,6 +144,11 @@ action(type="omfile" file="{dir}/messages" template="fields")
         &self.authority
     }
 
+    /// The file with the certificate of the one who signed its certificate.
+    pub fn ca_file(&self) -> PathBuf {
+        self.scratch.path().join("ca.pem")
+    }
+
     /// What it has taken so far, in its order.
     pub fn logged(&self) -> Vec<Logged> {
         let bytes = fs::read(self.scratch.path().join("messages")).unwrap_or_default();
