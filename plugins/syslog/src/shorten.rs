@@ -35,10 +35,17 @@ pub(crate) fn shorten(document: &str, room: usize, escape: impl Fn(&str) -> Stri
         return None;
     }
     if let Some(at) = value {
-        let left = (room - length(&kept)).checked_sub(", \"begin\": ".len())?;
-        let begin = beginning(fields[at].1, left, &escape);
-        if begin.len() > "\"\"".len() && kept[at].1.starts_with("{\"__cut__\": ") {
-            replace(&mut kept, at, &begin);
+        let whole = escape(fields[at].1);
+        let spare = room - length(&kept) + kept[at].1.len();
+        let mark = kept[at].1.len() + ", \"begin\": ".len();
+        if whole.len() <= spare {
+            // Others were the long ones.
+            kept[at].1 = whole;
+        } else {
+            let begin = beginning(fields[at].1, spare.saturating_sub(mark), &escape);
+            if begin.len() > "\"\"".len() {
+                replace(&mut kept, at, &begin);
+            }
         }
     }
     Some(text(&kept))
@@ -139,6 +146,14 @@ mod tests {
         let short = parsed(&shorten(&document, 95, str::to_owned).unwrap());
         assert_eq!(short["return"], json!({ "__cut__": 2_002 }));
         assert_eq!(shorten(&document, 20, str::to_owned), None);
+    }
+
+    #[test]
+    fn a_short_return_beside_a_long_argument_stays_whole() {
+        let document =
+            json!({ "jid": "1", "fun_args": ["a".repeat(2_000)], "return": "r".repeat(50) }).to_string();
+        let short = parsed(&shorten(&document, 200, str::to_owned).unwrap());
+        assert_eq!(short, json!({ "jid": "1", "fun_args": { "__cut__": 2_004 }, "return": "r".repeat(50) }));
     }
 
     #[test]

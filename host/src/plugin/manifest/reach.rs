@@ -181,10 +181,7 @@ impl Condition {
     }
 
     fn holds(&self, resolved: &Resolved) -> bool {
-        resolved
-            .values
-            .get(&self.option)
-            .is_some_and(|value| option_texts(value).iter().any(|text| *text == self.value))
+        resolved.values.get(&self.option).is_some_and(|value| option_texts(value).contains(&self.value))
     }
 }
 
