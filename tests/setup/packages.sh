@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages: packages.sh PACKAGE:PROBE…, where PROBE is a command or a file that the package brings.
+# Installs Debian packages: packages.sh PACKAGE:PROBE…, where PROBE is a command or a file (or a pattern of one) that the package brings.
 # With every probe there it does nothing, needs no root and no network. No service is started.
 
 . "$(dirname "$0")/common.sh"
@@ -10,7 +10,7 @@ missing=()
 for pair in "$@"; do
     package=${pair%%:*} probe=${pair#*:}
     case $probe in
-    /*) [ -e "$probe" ] || missing+=("$package") ;;
+    /*) compgen -G "$probe" >/dev/null || missing+=("$package") ;;
     *) command -v "$probe" >/dev/null || missing+=("$package") ;;
     esac
 done

@@ -14,6 +14,7 @@ pub mod hostile;
 pub mod mariadb;
 pub mod proc;
 pub mod proxy;
+pub mod rsyslog;
 pub mod salt;
 pub mod salt_config;
 pub mod soak;

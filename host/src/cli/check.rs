@@ -286,8 +286,8 @@ fn options(
             }
             match Policy::new(&plugin.manifest.name, wishes, &settings.allow, settings.mode) {
                 Ok(policy) => {
-                    for (path, _) in policy.directories() {
-                        if let Err(error) = refuse_own(&plugin.manifest.name, &path, config) {
+                    for wish in &policy.grants {
+                        if let Err(error) = refuse_own(&plugin.manifest.name, wish, config) {
                             report.fault(format!("{place}: {}", chain(&error)));
                         }
                     }

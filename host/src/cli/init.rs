@@ -122,10 +122,12 @@ inbox = "{state}/inbox"
 # default server of the plugins that come with returnerd; remove those that you do not want.
 [plugin.mysql]
 allow = ["tcp://salt:3306"]
+[plugin.syslog]
+allow = ["unix:///dev/log"]
 
 # All that can be said of a plugin:
 # [plugin.NAME]
-# allow = ["tcp://host:port", "dir:///srv/data"]
+# allow = ["tcp://host:port", "dir:///srv/data", "unix:///dev/log"]
 # mode = "enforce"             # "observe" only logs what would be refused
 # sha256 = "…"                 # load only this file
 # keep = "30d"                 # remove older jobs every hour; without it Salt's keep_jobs_seconds decides (master only)

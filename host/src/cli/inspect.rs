@@ -11,7 +11,7 @@ use super::{CliError, Output, print_json, print_line};
 use crate::config::{self, Config};
 use crate::observe::chain;
 use crate::plugin::file::PluginFile;
-use crate::plugin::manifest::{Origin, Target, Wish};
+use crate::plugin::manifest::{Origin, Wish};
 use crate::policy::own::refuse_own;
 use crate::policy::{Policy, allow_line};
 use crate::salt::config_files::SaltConfig;
@@ -90,10 +90,7 @@ fn wishes(file: &PluginFile, config: &Config, settings: &config::Plugin) -> Vec<
             Asked { layers: &layers, ret_config: None, ret_kwargs: None, role, fallback: Some(&fallback) };
         let Ok(resolved) = resolve(manifest, &asked) else { continue };
         let (found, _) = manifest.expand(&resolved);
-        let own = |wish: &Wish| match &wish.target {
-            Target::Path(path) => refuse_own(&manifest.name, path, config).err(),
-            Target::Net { .. } => None,
-        };
+        let own = |wish: &Wish| refuse_own(&manifest.name, wish, config).err();
         for wish in found {
             let alone = Policy::new(&manifest.name, vec![wish.clone()], &settings.allow, settings.mode);
             let (granted, why) = match alone {

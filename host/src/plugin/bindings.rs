@@ -4,7 +4,7 @@
 wasmtime::component::bindgen!({
     path: "../wit/0.1.0",
     world: "complete",
-    imports: { default: trappable },
+    imports: { "salt:returner/unix-datagrams.send": async | trappable, default: trappable },
     exports: { default: async },
     with: { "salt:returner/file-locks.file": crate::policy::file_locks::LockFile },
 });

@@ -12,13 +12,14 @@ use wasmtime::{Cache, CacheConfig, Engine, InstanceAllocationStrategy, PoolingAl
 use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
 use wasmtime_wasi::sockets::WasiSocketsView;
 
-use super::bindings::salt::returner::file_locks;
+use super::bindings::salt::returner::{file_locks, unix_datagrams};
 use super::file::PluginFile;
 use super::limits::{FIBER_STACK, MAX_TABLE_ELEMENTS, TICK, WASM_STACK};
 use super::state::State;
 use crate::policy::file_locks::{HasLocks, Locks};
 use crate::policy::names::{HasNames, Names};
 use crate::policy::sockets::{HasSockets, Sockets};
+use crate::policy::unix_datagrams::HasUnixPeers;
 
 /// Why the engine could not be started or a plugin not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +191,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         table: &mut state.table,
         dirs: &state.locks,
     })?;
+    unix_datagrams::add_to_linker::<State, HasUnixPeers>(&mut linker, |state| &mut state.unix)?;
     Ok(linker)
 }
 

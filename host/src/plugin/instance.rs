@@ -20,6 +20,7 @@ use crate::item;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
 use crate::policy::http::client::Client;
+use crate::policy::own::OwnPlaces;
 
 /// Why a call gave no answer of the plugin's own.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +120,8 @@ pub struct Opening<'a> {
     pub egress: &'a Egress,
     /// The sink's HTTP client.
     pub http: &'a Arc<Client>,
+    /// What no grant gives.
+    pub own: &'a OwnPlaces,
     /// What it may log.
     pub log: &'a LogBudget,
     /// What nobody may see.

@@ -71,6 +71,15 @@ pub const HTTP_WAIT: Duration = Duration::from_secs(30);
 /// An HTTP connection without a request is closed after this long. Servers commonly close it after 60 s or more.
 pub const HTTP_IDLE: Duration = Duration::from_secs(55);
 
+/// Bytes of one message to a unix socket. Linux takes about 200 KiB by default, a syslog daemon usually 8 KiB.
+pub const MAX_UNIX_MESSAGE: usize = 256 << 10;
+
+/// Unix sockets of one instance at once. One is what a plugin needs.
+pub const MAX_UNIX_SOCKETS: usize = 8;
+
+/// How long a message to a unix socket may wait for room: much shorter than a call, so that the plugin learns of it and can say so.
+pub const UNIX_WAIT: Duration = Duration::from_secs(5);
+
 /// Elements over all tables, and so of any one. A large Python component has below 20,000 functions.
 pub const MAX_TABLE_ELEMENTS: usize = 100_000;
 

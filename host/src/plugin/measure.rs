@@ -17,6 +17,7 @@ use crate::policy::http::client::Client;
 use crate::policy::http::connect::system_resolver;
 use crate::policy::http::rules::Rules;
 use crate::policy::http::settings::{Settings, SettingsError};
+use crate::policy::own::OwnPlaces;
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,7 @@ impl Measured {
             policy: &Policy::default(),
             egress: &Egress::new("measured", Vec::new(), false),
             http: &self.http,
+            own: &OwnPlaces::default(),
             log: &LogBudget::default(),
             secrets: &Secrets::default(),
         };

@@ -20,7 +20,7 @@ use crate::policy::http::client::Client;
 use crate::policy::http::connect::system_resolver;
 use crate::policy::http::rules::Rules;
 use crate::policy::http::settings::{Settings, SettingsError};
-use crate::policy::own::{OwnError, refuse_own};
+use crate::policy::own::{OwnError, OwnPlaces, refuse_own};
 use crate::policy::{AllowError, Policy, allow_line};
 use crate::salt::options::{OptionsError, Resolved, load_files};
 
@@ -42,7 +42,7 @@ pub enum OpenError {
     /// A line of `allow` is wrong.
     #[error(transparent)]
     Allow(#[from] AllowError),
-    /// It would be given a directory of the daemon's own.
+    /// It would be given a directory or socket of the daemon's own.
     #[error(transparent)]
     Own(#[from] OwnError),
     /// A file that an option names cannot be read.
@@ -156,8 +156,8 @@ impl Pool {
         let settings = &config.plugin(plugin.name());
         let wishes = plugin.manifest.wishes(&self.options);
         let policy = Policy::new(plugin.name(), wishes, &settings.allow, settings.mode)?;
-        for (path, _) in policy.directories() {
-            refuse_own(plugin.name(), &path, config)?;
+        for wish in &policy.grants {
+            refuse_own(plugin.name(), wish, config)?;
         }
         for wish in &policy.refused {
             let line = allow_line(plugin.name(), wish);
@@ -182,6 +182,7 @@ impl Pool {
             policy: &policy,
             egress: &egress,
             http: &http,
+            own: &OwnPlaces::of(config),
             log: &self.log,
             secrets: &secrets,
         };

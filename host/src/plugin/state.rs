@@ -12,6 +12,7 @@ use super::stdio::GuestLog;
 use crate::policy::egress::Egress;
 use crate::policy::file_locks::LockDirs;
 use crate::policy::http::Http;
+use crate::policy::unix_datagrams::UnixPeers;
 
 /// The state of one store.
 pub struct State {
@@ -21,6 +22,7 @@ pub struct State {
     pub(crate) egress: Egress,
     pub(crate) http: Http,
     pub(crate) locks: LockDirs,
+    pub(crate) unix: UnixPeers,
     /// Sockets it may have at once.
     pub(crate) sockets: usize,
     /// Ticks left on the processor in this call.
@@ -42,7 +44,7 @@ pub struct DirectoryError {
 impl State {
     /// The state for a new instance of a sink.
     pub(crate) fn new(opening: &Opening<'_>) -> Result<Self, DirectoryError> {
-        let Opening { sink, limits, policy, egress, http, log, secrets, .. } = opening;
+        let Opening { sink, limits, policy, egress, http, own, log, secrets, .. } = opening;
         let log = GuestLog::new(sink, log, secrets);
         let check = Egress::clone(egress);
         let mut builder = WasiCtxBuilder::new();
@@ -81,6 +83,7 @@ impl State {
             egress: Egress::clone(egress),
             http: Http::new(http, egress),
             locks,
+            unix: UnixPeers::new(policy.unix_sockets(), egress, own),
             sockets: limits.sockets,
             cpu_ticks: 0,
         })

@@ -157,6 +157,11 @@ impl Egress {
         (refusals.count, refusals.last.clone())
     }
 
+    /// The plugin it is for.
+    pub(super) fn plugin(&self) -> &str {
+        &self.inner.plugin
+    }
+
     /// Whether refusals are only logged.
     pub(super) fn observes(&self) -> bool {
         self.inner.observe

@@ -1,5 +1,5 @@
 //! What a plugin may reach. Owns the rule that joins a plugin's wishes with the operator's grants, and the checks that are
-//! made at run time: addresses, names, sockets, directories, file locks.
+//! made at run time: addresses, names, sockets, directories, file locks, unix sockets.
 //!
 //! Invariants: nothing is reachable that is not in a [`Policy`]; a wish that the administrator's own options spell out is
 //! granted as it is, every other only by a line of `allow`; every refusal names the line that would allow it.
@@ -10,6 +10,7 @@ pub mod http;
 pub mod names;
 pub mod own;
 pub mod sockets;
+pub mod unix_datagrams;
 
 use std::path::PathBuf;
 
@@ -64,6 +65,17 @@ impl Policy {
             .filter_map(|grant| match (&grant.kind, &grant.target) {
                 (WishKind::Directory, Target::Path(path)) => Some((path.clone(), true)),
                 (WishKind::Read, Target::Path(path)) => Some((path.clone(), false)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The unix sockets that messages may be sent to.
+    pub fn unix_sockets(&self) -> Vec<PathBuf> {
+        self.grants
+            .iter()
+            .filter_map(|grant| match (&grant.kind, &grant.target) {
+                (WishKind::Unix, Target::Path(path)) => Some(path.clone()),
                 _ => None,
             })
             .collect()
@@ -139,6 +151,21 @@ mod tests {
         let policy = Policy::new("p", wishes, &allow, Mode::Enforce).unwrap();
         assert_eq!(policy.endpoints().len(), 3);
         assert!(policy.refused.is_empty());
+    }
+
+    #[test]
+    fn a_unix_socket_is_granted_as_a_directory_is_and_is_none() {
+        let wishes =
+            vec![wish("unix:///dev/log", Origin::Default), wish("unix:///run/log", Origin::Administrator)];
+        let policy = Policy::new("p", wishes.clone(), &[], Mode::Enforce).unwrap();
+        assert_eq!(policy.unix_sockets(), [PathBuf::from("/run/log")]);
+        assert!(policy.directories().is_empty());
+        assert_eq!(
+            allow_line("p", &policy.refused[0]),
+            "`allow = [\"unix:///dev/log\"]` in `[plugin.p]` of returnerd.toml"
+        );
+        let policy = Policy::new("p", wishes, &["unix:///dev/log".to_owned()], Mode::Enforce).unwrap();
+        assert_eq!(policy.unix_sockets().len(), 2);
     }
 
     #[test]

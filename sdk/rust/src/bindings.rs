@@ -60,3 +60,10 @@ pub mod file_locks {
     wit_bindgen::generate!({ path: "../../wit/0.1.0", world: "part-file-locks" });
     pub use salt::returner::file_locks::*;
 }
+
+/// `unix-datagrams`, which a plugin imports; see [`crate::unix`].
+#[cfg(feature = "unix-datagrams")]
+pub mod unix_datagrams {
+    wit_bindgen::generate!({ path: "../../wit/0.1.0", world: "part-unix-datagrams" });
+    pub use salt::returner::unix_datagrams::*;
+}

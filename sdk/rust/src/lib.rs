@@ -20,6 +20,8 @@ mod session;
 pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "unix-datagrams")]
+pub mod unix;
 
 pub use bindings::jobs::exports::salt::returner::jobs::{
     JidsFilter, PurgeRequest, Purged, StoredLoad, StoredReturn,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 
 use serde_json::{Value, json};
 
@@ -136,6 +137,22 @@ pub fn all() -> Vec<Case> {
             hand_over(lab, RETURN, &json!({ "hostile.mode": "deliver-udpsend", "hostile.target": target }))?;
             let reason = lab.wait_for(&["udp://", target.as_str(), "allow"], |lab| named(lab, &target, "refused"))?;
             if server.recv(&mut [0; 8]).is_ok() { Err("ESCAPED: it came".into()) } else { Ok(reason) }
+        }),
+        Case::new("message to an ungranted unix socket", |lab| {
+            let path = lab.daemon.root().join("log.socket");
+            let log = UnixDatagram::bind(&path).unwrap();
+            log.set_nonblocking(true).unwrap();
+            hand_over(lab, RETURN, &json!({ "hostile.mode": "deliver-unix", "hostile.target": path }))?;
+            let line = format!("allow = [\"unix://{}\"]", path.display());
+            let reason = lab.wait_for(&[line.as_str(), "[plugin.hostile]"], |lab| text(lab, "deliver-unix", "refused"))?;
+            if log.recv(&mut [0; 8]).is_ok() { Err("ESCAPED: it came".into()) } else { Ok(reason) }
+        }),
+        Case::new("the daemon's own socket as a plugin's unix socket", |lab| {
+            let socket = lab.daemon.socket();
+            hand_over(lab, RETURN, &json!({ "hostile.mode": "deliver-unixsocket", "hostile.socket": socket }))?;
+            lab.wait_for(&["returnerd's own", "the socket of another program"], |lab| {
+                text(lab, "deliver-unixsocket", "last_error")
+            })
         }),
         granted("granted name that resolves to loopback", "0x7f.1", &["127.0.0.1", "special"]),
         granted("granted name that resolves to the metadata service", "2852039166", &["169.254.169.254", "special"]),

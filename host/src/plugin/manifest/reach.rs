@@ -3,7 +3,8 @@
 //! A template is `scheme://rest` with options in braces: `tcp://{host}:{port}`, `https://{indexer}:8088`,
 //! `dir://{database|parent}`, or `{url}` alone for an option that holds a whole `http://` or `https://` address. An
 //! option that is a list gives one wish for each of its items; one that holds `name:port` or an address such as
-//! `mongodb://user:pass@a:27017,b:27017/salt` brings its own names and ports.
+//! `mongodb://user:pass@a:27017,b:27017/salt` brings its own names and ports. A template that ends in ` if OPTION=VALUE`
+//! counts only where the option has that value: `unix://{socket} if transport=local`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -31,15 +32,18 @@ pub enum WishKind {
     Directory,
     /// A file or directory to read.
     Read,
+    /// Messages to a unix socket.
+    Unix,
 }
 
-const SCHEMES: [(&str, WishKind); 6] = [
+const SCHEMES: [(&str, WishKind); 7] = [
     ("tcp", WishKind::Tcp),
     ("udp", WishKind::Udp),
     ("http", WishKind::Http),
     ("https", WishKind::Https),
     ("dir", WishKind::Directory),
     ("read", WishKind::Read),
+    ("unix", WishKind::Unix),
 ];
 
 impl WishKind {
@@ -53,7 +57,7 @@ impl WishKind {
     }
 
     fn is_path(self) -> bool {
-        matches!(self, WishKind::Directory | WishKind::Read)
+        matches!(self, WishKind::Directory | WishKind::Read | WishKind::Unix)
     }
 
     fn usual_port(self) -> Option<u16> {
@@ -154,6 +158,31 @@ pub struct Template {
     kind: Option<WishKind>,
     place: Vec<Piece>,
     port: Option<Vec<Piece>>,
+    condition: Option<Condition>,
+}
+
+/// An option and the value that it must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Condition {
+    option: String,
+    value: String,
+}
+
+impl Condition {
+    fn parse(text: &str, place: &str, options: &[OptionSpec]) -> Result<Condition, ManifestError> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| invalid(place, format!("`{text}` is not like `OPTION=VALUE`")))?;
+        let option = known_option(name, place, options)?;
+        let possible = option.choices.is_empty()
+            || option.choices.iter().any(|choice| option_texts(choice).iter().any(|text| text == value));
+        ensure(possible, place, || format!("`{value}` is none of the choices of `{name}`"))?;
+        Ok(Condition { option: name.to_owned(), value: value.to_owned() })
+    }
+
+    fn holds(&self, resolved: &Resolved) -> bool {
+        resolved.values.get(&self.option).is_some_and(|value| option_texts(value).contains(&self.value))
+    }
 }
 
 impl std::fmt::Display for Template {
@@ -165,12 +194,16 @@ impl std::fmt::Display for Template {
 impl Template {
     pub(super) fn parse(text: &str, options: &[OptionSpec]) -> Result<Template, ManifestError> {
         let place = format!("reach `{text}`");
-        let Some((scheme, rest)) = text.split_once("://") else {
-            let pieces = pieces(text, &place, options)?;
+        let (body, condition) = match text.rsplit_once(" if ") {
+            Some((body, condition)) => (body, Some(Condition::parse(condition, &place, options)?)),
+            None => (text, None),
+        };
+        let Some((scheme, rest)) = body.split_once("://") else {
+            let pieces = pieces(body, &place, options)?;
             ensure(matches!(pieces[..], [Piece::Option { parent: false, .. }]), &place, || {
                 "it is neither like `tcp://{host}:{port}` nor one option in braces".into()
             })?;
-            return Ok(Template { text: text.to_owned(), kind: None, place: pieces, port: None });
+            return Ok(Template { text: text.to_owned(), kind: None, place: pieces, port: None, condition });
         };
         let kind = WishKind::from_text(scheme).ok_or_else(|| {
             let known = SCHEMES.map(|(name, _)| name).join("`, `");
@@ -185,6 +218,7 @@ impl Template {
             kind: Some(kind),
             place: pieces(host, &place, options)?,
             port: port.map(|port| pieces(port, &place, options)).transpose()?,
+            condition,
         };
         ensure(!template.place.is_empty(), &place, || "it names nothing".into())?;
         let wholly_literal = template.place.iter().chain(template.port.iter().flatten());
@@ -197,8 +231,11 @@ impl Template {
         Ok(template)
     }
 
-    /// The wishes, or why a value makes none. Empty if an option is not set.
+    /// The wishes, or why a value makes none. Empty if an option is not set or the condition does not hold.
     pub(super) fn expand(&self, resolved: &Resolved) -> Vec<Result<Wish, String>> {
+        if self.condition.as_ref().is_some_and(|condition| !condition.holds(resolved)) {
+            return Vec::new();
+        }
         let origin = self.origin(resolved);
         let ports = match &self.port {
             None => vec![None],
@@ -318,11 +355,7 @@ fn pieces(text: &str, place: &str, options: &[OptionSpec]) -> Result<Vec<Piece>,
             after.split_once('}').ok_or_else(|| invalid(place, "a `{` has no `}`".into()))?;
         let (name, filter) =
             inside.split_once('|').map_or((inside, None), |(name, filter)| (name, Some(filter)));
-        let known = options.iter().map(|option| option.name.as_str());
-        if !known.clone().any(|known| known == name) {
-            let near = nearest(name, known).map(|near| format!("; hint: did you mean `{near}`?"));
-            return Err(invalid(place, format!("there is no option `{name}`{}", near.unwrap_or_default())));
-        }
+        known_option(name, place, options)?;
         ensure(matches!(filter, None | Some("parent")), place, || {
             format!("`{}` is no filter; hint: the only one is `parent`", filter.unwrap_or_default())
         })?;
@@ -337,6 +370,18 @@ fn pieces(text: &str, place: &str, options: &[OptionSpec]) -> Result<Vec<Piece>,
         found.push(Piece::Text(rest.to_owned()));
     }
     Ok(found)
+}
+
+fn known_option<'a>(
+    name: &str,
+    place: &str,
+    options: &'a [OptionSpec],
+) -> Result<&'a OptionSpec, ManifestError> {
+    options.iter().find(|option| option.name == name).ok_or_else(|| {
+        let near = nearest(name, options.iter().map(|option| option.name.as_str()));
+        let hint = near.map(|near| format!("; hint: did you mean `{near}`?")).unwrap_or_default();
+        invalid(place, format!("there is no option `{name}`{hint}"))
+    })
 }
 
 /// All texts the pieces can become; none if an option is not set.

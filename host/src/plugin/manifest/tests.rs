@@ -138,6 +138,9 @@ fn templates_are_checked() {
         ("\"dir://var\"", "is not an absolute path"),
         ("\"just text\"", "it is neither like"),
         ("\"https://\"", "it names nothing"),
+        ("\"unix://log\"", "is not an absolute path"),
+        ("\"tcp://{host}:1 if host\"", "`host` is not like `OPTION=VALUE`"),
+        ("\"tcp://{host}:1 if hots=x\"", "there is no option `hots`; hint: did you mean `host`?"),
     ] {
         let message = message(with(reach, &host));
         assert!(message.contains(says), "{reach}: {message}");
@@ -233,6 +236,22 @@ fn a_directory_may_be_that_of_a_file() {
     assert_eq!((found.len(), problems.len()), (1, 1));
     let (found, problems) = wishes(&manifest, json!({"x.database": "salt.db"}));
     assert_eq!((found.len(), problems.len()), (1, 0));
+}
+
+#[test]
+fn a_wish_with_a_condition_counts_only_where_it_holds() {
+    let options = option("way", "text", "default = \"local\"\nchoices = [\"local\", \"tcp\"]")
+        + &option("socket", "text", "default = \"/dev/log\"")
+        + &option("server", "text", "default = \"db\"");
+    let reach = "\"unix://{socket} if way=local\", \"tcp://{server}:514 if way=tcp\"";
+    let manifest = with(reach, &options).unwrap();
+    assert_eq!(wishes(&manifest, json!({})), one("unix:///dev/log", Origin::Default));
+    let written = json!({"x.socket": "/run/log"});
+    assert_eq!(wishes(&manifest, written), one("unix:///run/log", Origin::Administrator));
+    assert_eq!(wishes(&manifest, json!({"x.way": "tcp"})), one("tcp://db:514", Origin::Default));
+    assert_eq!(manifest.reach_texts()[0], "unix://{socket} if way=local");
+    let message = message(with(&reach.replace("=tcp", "=udp"), &options));
+    assert!(message.contains("`udp` is none of the choices of `way`"), "{message}");
 }
 
 #[test]

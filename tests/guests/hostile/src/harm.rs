@@ -56,6 +56,8 @@ pub fn verdicts(harm: &str, options: &Options, count: usize) -> Result<Vec<Verdi
                 UdpSocket::bind("0.0.0.0:0").map_err(|error| Error::fatal(format!("udp bind: {error}")))?;
             said("udp send", socket.send_to(b"harm", target))
         }
+        "unix" => unix(target),
+        "unixsocket" => unix(options.socket.as_deref().unwrap_or_default()),
         "path" => said("path", fs::read(target)),
         "escape" => escape(options),
         "env" => Err(Error::fatal(format!(
@@ -89,6 +91,14 @@ fn said<T>(what: &str, result: io::Result<T>) -> Result<Vec<Verdict>> {
     match result {
         Ok(_) => Err(Error::fatal(format!("ESCAPED: {what}"))),
         Err(error) => Err(Error::fatal(format!("{what}: {error}"))),
+    }
+}
+
+/// Sends to a unix socket.
+fn unix(path: &str) -> Result<Vec<Verdict>> {
+    match returner_sdk::unix::send(path, b"<14>harm: harm") {
+        Ok(()) => Err(Error::fatal("ESCAPED: unix socket")),
+        Err(error) => Err(Error::fatal(format!("unix socket: {error:?}"))),
     }
 }
 

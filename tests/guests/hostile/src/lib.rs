@@ -14,6 +14,7 @@ pub struct Options {
     host: Option<String>,
     port: u16,
     directory: Option<String>,
+    socket: Option<String>,
     target: Option<String>,
     token: Option<String>,
 }
