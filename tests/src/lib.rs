@@ -15,6 +15,7 @@ pub mod proc;
 pub mod proxy;
 pub mod salt;
 pub mod salt_config;
+pub mod slack;
 pub mod soak;
 pub mod wait;
 pub mod web;

@@ -2,14 +2,17 @@
 //!
 //! [`text`] writes a return as Salt's own notifiers do and cuts it where a message has a limit, [`python`] and [`yaml`] are the two
 //! ways a value is shown, [`states`] reads state runs, and [`deliver`] sends one message after another and remembers which
-//! were sent, since nobody wants to read the same message twice.
+//! were sent, since nobody wants to read the same message twice. [`web`] asks services over HTTP, [`slack`] has what both of
+//! Slack's plugins need.
 //!
 //! A text is never cut without saying so: a cut text says how much is missing and where the whole is.
 
 pub mod deliver;
 pub mod python;
+pub mod slack;
 pub mod states;
 pub mod text;
+pub mod web;
 
 use returner_sdk::serde_json::Value;
 

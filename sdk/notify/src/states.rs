@@ -63,9 +63,14 @@ impl std::fmt::Display for Counts {
 }
 
 impl<'a> StateRun<'a> {
-    /// Reads the value of a return; none if it is no state run.
+    /// Reads the value of a return; none if it is no state run. The run of an orchestration lies within what its runner returns.
     pub fn of(value: &'a Value) -> Option<Self> {
         let map = value.as_object().filter(|map| !map.is_empty())?;
+        if map.contains_key("outputter")
+            && let Some(data) = map.get("data").and_then(Value::as_object).filter(|data| data.len() == 1)
+        {
+            return data.values().next().and_then(Self::of);
+        }
         let mut states = map.iter().map(|(key, state)| read(key, state)).collect::<Option<Vec<_>>>()?;
         states.sort_by(|a, b| a.number.total_cmp(&b.number));
         Some(Self { states, map })
@@ -162,6 +167,12 @@ mod tests {
         let failed = run.only(|state| state.failed()).unwrap();
         assert_eq!(failed.as_object().unwrap().keys().collect::<Vec<_>>(), ["file_|-b_|-/b_|-managed"]);
         assert_eq!(run.only(|_| false), None);
+    }
+
+    #[test]
+    fn the_states_of_an_orchestration_are_found() {
+        let value = json!({"outputter": "highstate", "retcode": 1, "data": {"salt_master": run()}});
+        assert_eq!(StateRun::of(&value).unwrap().counts().total, 4);
     }
 
     #[test]

@@ -59,7 +59,9 @@ impl Lines {
         let shown = cut(&self.value, room.saturating_sub(frame), &measure);
         // A whole line less is better to read than half a line more.
         let shown = match shown.rfind('\n') {
-            Some(end) if shown.len() - end < 200 && end > shown.len() / 2 => shown[..end].trim_end_matches('\r'),
+            Some(end) if shown.len() - end < 200 && end > shown.len() / 2 => {
+                shown[..end].trim_end_matches('\r')
+            }
             _ => shown,
         };
         let note = if shown.len() < self.value.len() { note(shown.chars().count()) } else { String::new() };
@@ -165,7 +167,12 @@ mod tests {
             let text = lines(&long).within(room, count, "see `x`");
             assert!(count(&text) <= room && count(&text) + 20 > room, "{} of {room}", count(&text));
             let shown = text.matches('ü').count();
-            assert!(text.ends_with(&format!("\r\n[{} of 5000 characters are left out; see `x`]\r\n", 5_000 - shown)));
+            assert!(
+                text.ends_with(&format!(
+                    "\r\n[{} of 5000 characters are left out; see `x`]\r\n",
+                    5_000 - shown
+                ))
+            );
         }
         let lined = lines("a line of the text\n".repeat(500)).within(1_000, count, "see");
         assert!(lined.contains("text\r\n["), "it ends at a line: {lined}");
@@ -176,7 +183,10 @@ mod tests {
         let mut lines = lines("r".repeat(1_000));
         lines.args = "a".repeat(10_000);
         let text = lines.within(1_000, count, "see");
-        assert!(count(&text) <= 1_000 && text.contains("a…\r\njid: ") && text.contains("return: rrr"), "{text}");
+        assert!(
+            count(&text) <= 1_000 && text.contains("a…\r\njid: ") && text.contains("return: rrr"),
+            "{text}"
+        );
         lines.value = "True".into();
         assert!(lines.within(1_000, count, "see").ends_with("return: True\r\n"));
     }
