@@ -123,6 +123,12 @@ inbox = "{state}/inbox"
 [plugin.mysql]
 allow = ["tcp://salt:3306"]
 
+[plugin.slack]
+allow = ["https://slack.com"]
+
+[plugin.slack_webhook]
+allow = ["https://hooks.slack.com"]
+
 # All that can be said of a plugin:
 # [plugin.NAME]
 # allow = ["tcp://host:port", "dir:///srv/data"]
