@@ -205,24 +205,34 @@ fn a_long_return_arrives_cut_or_as_a_file_also_a_deep_one() {
     let daemon = quick(&["slack", "slack_webhook"]).start();
     let mut with_files = opts(&slack);
     with_files["slack.files_url"] = json!(slack.url());
-    let deep = (0..400).fold(json!("`"), |inner, _| json!([inner]));
-    let deep_map = (0..400).fold(json!("`"), |inner, _| json!({"k": inner}));
+    let deep = (0..900).fold(json!("`"), |inner, _| json!([inner]));
+    let deep_map = (0..900).fold(json!("`"), |inner, _| json!({"k": inner}));
     let mut number = 0;
     for (opts, yaml) in [(opts(&slack), false), (opts(&slack), true), (with_files, false)] {
         let mut opts = opts;
         opts["slack.yaml_format"] = json!(yaml);
         let mut client = client(&daemon, &[opts, hook_opts(&slack)]);
-        for value in [json!("<text> ```\n".repeat(5_000)), deep.clone(), deep_map.clone()] {
+        for value in [
+            json!("<text> ```\n".repeat(5_000)),
+            deep.clone(),
+            deep_map.clone(),
+            json!("large ".repeat(1 << 20)),
+        ] {
             number += 1;
             client.return_("slack", ret(&jid(number), "m1", value.clone())).done();
             client.return_("slack_webhook", ret(&jid(number), "m1", value)).done();
         }
     }
     let status = settled(&daemon);
-    assert_eq!(slack.messages().len(), 18, "{status:#}");
+    assert_eq!(slack.messages().len(), 24, "{status:#}");
     let files = slack.files();
     assert!(files[0].text.contains("<text> ```"), "{files:?}");
-    assert!(slack.messages()[0].text.contains("characters are left out"));
+    let is_cut = |text: &str| text.contains("characters are left out");
+    // Of each four one fits: lists within lists are short, maps within maps are not.
+    assert_eq!(slack.messages().iter().filter(|message| is_cut(&message.text)).count(), 3 * 3, "{status:#}");
+    for sink in status["sinks"].as_array().unwrap() {
+        assert_eq!(sink["counts"]["crashes"], 0, "{status:#}");
+    }
     assert_eq!(dead(&daemon), Vec::<Value>::new());
     slack.must_be_content();
 }

@@ -82,13 +82,15 @@ async fn a_return_that_comes_again_is_not_sent_again() {
 #[tokio::test]
 async fn a_refusal_within_status_200_waits_and_names_the_option() {
     let slack = FakeSlack::start();
-    let cases: [(&dyn Fn(&mut Options), &str); 4] = [
-        (&|options| options.api_key = Some("xoxb-wrong".into()), "`invalid_auth`"),
-        (&|options| options.channel = Some("#none".into()), "`channel_not_found`"),
-        (&|options| options.channel = Some("#private".into()), "`not_in_channel`"),
-        (&|options| options.channel = Some("#old".into()), "`is_archived`"),
-    ];
-    for (change, code) in cases {
+    for (token, channel, code) in [
+        ("xoxb-wrong", "#ops", "`invalid_auth`"),
+        (TOKEN, "#none", "`channel_not_found`"),
+        (TOKEN, "#private", "`not_in_channel`"),
+        (TOKEN, "#old", "`is_archived`"),
+    ] {
+        let change = |options: &mut Options| {
+            (options.api_key, options.channel) = (Some(token.into()), Some(channel.into()));
+        };
         let mut plugin = open(&slack, change).await;
         let (why, after) = retry(plugin.deliver(vec![ret(1, json!(1)), ret(2, json!(2))]).await);
         assert!(why.contains(code) && why.contains("the option `"), "{why}");
