@@ -238,6 +238,20 @@ fn a_long_return_arrives_cut_or_as_a_file_also_a_deep_one() {
 }
 
 #[test]
+fn a_file_that_fails_at_the_last_step_brings_no_second_message() {
+    let slack = FakeSlack::start();
+    let daemon = quick(&["slack"]).start();
+    let mut opts = opts(&slack);
+    opts["slack.files_url"] = json!(slack.url());
+    slack.refuse_next("files.completeUploadExternal", "internal_error");
+    client(&daemon, &[opts]).return_("slack", ret(&jid(1), "m1", "text\n".repeat(5_000))).done();
+    let status = settled(&daemon);
+    assert!(sink(&status, "slack")["last_error"].as_str().is_some_and(|e| e.contains("`internal_error`")));
+    assert_eq!((slack.messages().len(), slack.files().len()), (1, 1), "{status:#}");
+    slack.must_be_content();
+}
+
+#[test]
 fn a_webhook_takes_returns_and_any_event() {
     let slack = FakeSlack::start();
     let daemon = quick(&["slack_webhook"]).start();
