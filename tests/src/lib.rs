@@ -17,6 +17,7 @@ pub mod proxy;
 pub mod rsyslog;
 pub mod salt;
 pub mod salt_config;
+pub mod slack;
 pub mod soak;
 pub mod wait;
 pub mod web;

@@ -125,6 +125,12 @@ allow = ["tcp://salt:3306"]
 [plugin.syslog]
 allow = ["unix:///dev/log"]
 
+[plugin.slack]
+allow = ["https://slack.com"]
+
+[plugin.slack_webhook]
+allow = ["https://hooks.slack.com"]
+
 # All that can be said of a plugin:
 # [plugin.NAME]
 # allow = ["tcp://host:port", "dir:///srv/data", "unix:///dev/log"]

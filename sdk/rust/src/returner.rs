@@ -21,11 +21,15 @@ pub struct Context {
 /// A plugin that takes returns. Implement `store`, or `deliver` where a batch can be stored at once.
 ///
 /// When a whole call fails with [`Error::Retry`], the value is dropped and `open` is called again before the next
-/// call, so a plugin need not repair a broken connection itself.
+/// call, so a plugin need not repair a broken connection itself; [`Returner::REOPEN`] changes that.
 #[allow(async_fn_in_trait)]
 pub trait Returner: Sized + 'static {
     /// The plugin's options, by their names in the manifest.
     type Options: DeserializeOwned;
+
+    /// Whether a call that failed with [`Error::Retry`] drops the value, so that `open` connects anew. False suits a plugin without a
+    /// connection of its own, which then keeps what it remembers.
+    const REOPEN: bool = true;
 
     /// Connects. Called again after a failure.
     async fn open(options: Self::Options, context: &Context) -> Result<Self>;

@@ -1,7 +1,8 @@
 //! One instance's state between calls: its options, its runtime and the open returner.
 //!
 //! Invariants: the host calls one function at a time; the returner exists from a successful `open` to `close`,
-//! except after a call that failed with `retry`, when it is dropped and opened anew by the next call.
+//! except after a call that failed with `retry`, when it is dropped and opened anew by the next call, unless its type says that it
+//! stays.
 
 use std::cell::RefCell;
 use std::ops::AsyncFnOnce;
@@ -59,7 +60,7 @@ impl<T: Returner> Session<T> {
             return Err(Error::fatal("the plugin did not open").into());
         };
         let result = inner.runtime.block_on(function(returner));
-        if matches!(result, Err(Error::Retry { .. })) {
+        if T::REOPEN && matches!(result, Err(Error::Retry { .. })) {
             inner.returner = None;
         }
         result.map_err(Failure::from)
