@@ -20,7 +20,9 @@ mod tree;
 use returner_sdk::prelude::*;
 
 use crate::index::Index;
-use crate::tree::{Hash, Tree};
+use crate::tree::Tree;
+
+pub use crate::tree::Hash;
 
 /// The options of the manifest.
 #[derive(Debug, Clone, Deserialize)]

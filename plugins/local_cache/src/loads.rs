@@ -1,7 +1,11 @@
 //! Loads: `.load.p`, the expected minions beside it, and the end of the job.
 //!
 //! Loads meet by the SDK's `merge_load`. A stub has its mark in `.load.p`, and so has what Salt makes of a return whose job it does not
-//! know: that is the return itself. Salt wants a `jid` in every load, or its list of jobs ends with an error.
+//! know: that is the return itself. Salt wants a `jid` in every load, or its list of jobs ends with an error, and a `.minions.p` beside it,
+//! or `get_load` does.
+//!
+//! Invariant: a `.minions.p` that is there is Salt's to change; minions that it lacks stand in a list of ours, as a syndic's would, since
+//! Salt puts all lists together.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,6 +20,9 @@ use crate::lock::Lock;
 use crate::stage::{ROUNDS, Stage};
 use crate::tree::{self, ENDTIME, LOAD, MINIONS, Tree, jid_name, optional};
 
+/// What `.minions.p` lacks.
+const OUR_MINIONS: &str = ".minions.returnerd.p";
+
 const STUB: &str = "__stub__";
 const MINIONS_KEY: &str = "Minions";
 const END_KEY: &str = "EndTime";
@@ -25,6 +32,7 @@ const END_KEY: &str = "EndTime";
 struct Stored {
     load: Option<Load>,
     minions: BTreeSet<String>,
+    has_list: bool,
     end_time: Option<String>,
 }
 
@@ -62,9 +70,10 @@ fn save_one(tree: &Tree, stage: &mut Stage<'_>, incoming: &JobLoad) -> Result<bo
     for _ in 0..ROUNDS {
         let stored = if made { Stored::default() } else { read(&tree.job(jid))? };
         let Some(merged) = merged(&stored, incoming)? else { return Ok(made) };
-        if merged.minions != stored.minions {
-            let names = merged.minions.iter().map(|name| Msgpack::from(name.as_str())).collect();
-            stage.replace(jid, MINIONS, &msgpack::encode(&Msgpack::Array(names)))?;
+        if !stored.has_list && stage.add(jid, MINIONS, &encode_names(&merged.minions))? {
+            // Salt wants one beside a load, though it be empty.
+        } else if !merged.minions.is_subset(&stored.minions) {
+            stage.replace(jid, OUR_MINIONS, &encode_names(&merged.minions))?;
         }
         if let Some(end) = merged.end_time.filter(|end| stored.end_time.as_ref() != Some(end)) {
             stage.replace(jid, ENDTIME, end.as_bytes())?;
@@ -119,7 +128,7 @@ fn merged(stored: &Stored, incoming: &JobLoad) -> Result<Option<Stored>> {
         load.insert("jid".into(), incoming.jid.as_str().into());
     }
     let load = (!says_nothing).then_some(Load::Readable(load));
-    Ok(Some(Stored { load, minions, end_time }))
+    Ok(Some(Stored { load, minions, has_list: true, end_time }))
 }
 
 fn with_extras(mut load: Map<String, Value>, stored: &Stored) -> Map<String, Value> {
@@ -130,6 +139,10 @@ fn with_extras(mut load: Map<String, Value>, stored: &Stored) -> Map<String, Val
         load.insert(END_KEY.into(), end.as_str().into());
     }
     load
+}
+
+fn encode_names(names: &BTreeSet<String>) -> Vec<u8> {
+    msgpack::encode(&Msgpack::Array(names.iter().map(|name| Msgpack::from(name.as_str())).collect()))
 }
 
 fn encode(load: Map<String, Value>) -> Result<Vec<u8>> {
@@ -152,6 +165,7 @@ fn read(job: &Path) -> Result<Stored> {
         } else if name == LOAD {
             stored.load = Some(decode(&path, &bytes));
         } else {
+            stored.has_list |= name == MINIONS;
             match msgpack::decode(&bytes) {
                 Ok(Msgpack::Array(names)) => {
                     stored

@@ -162,7 +162,9 @@ pub fn of_job(tree: &Tree, jid: &str) -> Result<Vec<StoredReturn>> {
     let job = tree.job(jid);
     let mut load = None;
     let mut returns = Vec::new();
-    for minion in tree::names(&job)?.unwrap_or_default() {
+    let mut minions = tree::names(&job)?.unwrap_or_default();
+    minions.sort();
+    for minion in minions {
         returns.extend(read(&job, jid, &minion, &mut load)?);
     }
     Ok(returns)
