@@ -128,7 +128,7 @@ class Envelope(Case):
         self.shim(config={"keep_jobs_seconds": 7, "archive_jobs": True}).returner(a_return())
         salt_says = daemon.last()["salt"]
         self.assertEqual((salt_says["keep_jobs_seconds"], salt_says["archive_jobs"]), (7, True))
-        self.assertLessEqual(set(salt_says), {"keep_jobs_seconds", "keep_jobs", "archive_jobs"})
+        self.assertLessEqual(set(salt_says), {"keep_jobs_seconds", "keep_jobs", "archive_jobs", "cachedir", "hash_type"})
 
     def test_salts_configuration_names_another_socket_and_inbox(self):
         daemon = self.start()

@@ -118,8 +118,11 @@ inbox = "{state}/inbox"
 # error, warn, info, debug, trace, or a filter such as "info,returnerd::policy=debug".
 # level = "info"
 
-# What plugins may reach beside the servers that Salt's configuration names itself. The lines below grant the
-# default server of the plugins that come with returnerd; remove those that you do not want.
+# What plugins may reach beside what Salt's configuration names for them. The lines below grant the default server or
+# directory of the plugins that come with returnerd; remove those that you do not want.
+[plugin.local_cache]
+allow = ["dir:///var/cache/salt/master/jobs"]
+
 [plugin.mysql]
 allow = ["tcp://salt:3306"]
 [plugin.syslog]

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::salt::config_files::SaltConfig;
 use crate::salt::frame::{Envelope, Op, Request, Role};
 use crate::salt::json;
+use crate::salt::options::own;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -51,6 +52,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<(), CliError
         .map_err(|error| CliError::Text(crate::observe::chain(&error)))?;
     let mut envelope = Envelope::new(&arguments.returner, &salt.id(), role);
     envelope.layers = salt.layers(&arguments.returner);
+    envelope.salt = own::only(&salt.opts);
     envelope.ret_kwargs = kwargs(&arguments.options)?;
     let body = Request { envelope, op: Op::Return { ret } }.to_body();
     let answer = ask::ask(config, &body, Duration::from_secs(30))?;

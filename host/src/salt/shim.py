@@ -238,7 +238,7 @@ def _frame(operation, fields, ret_config=None, ret_kwargs=None):
         "role": "minion" if opts.get("__role") == "minion" else "master",
         "at": at,
         "layers": _layers(ret_kwargs),
-        "salt": _retention(opts, operation),
+        "salt": _own_settings(opts, operation),
     }
     if ret_config and isinstance(ret_config, str):
         request["ret_config"] = ret_config
@@ -252,12 +252,12 @@ def _frame(operation, fields, ret_config=None, ret_kwargs=None):
     return struct.pack(">I", len(body)) + body, f"{int(at * 1e6):016d}-{uid.hex()}.frame"
 
 
-def _retention(opts, operation):
-    names = ("keep_jobs_seconds", "keep_jobs", "archive_jobs")
+def _own_settings(opts, operation):
+    names = ("keep_jobs_seconds", "keep_jobs", "archive_jobs", "cachedir", "hash_type")
     found = {name: opts.get(name) for name in names if opts.get(name) is not None}
-    if operation == "clean_old_jobs":
+    # Each release has its own rule which of the first two counts.
+    if operation == "clean_old_jobs" or found.get("keep_jobs", 24) != 24:
         try:
-            # Each release has its own rule which of the first two counts.
             from salt.utils.job import get_keep_jobs_seconds
 
             found["keep_jobs_seconds"] = get_keep_jobs_seconds(opts)

@@ -34,6 +34,8 @@ pub use error::{Error, Result};
 pub use load::{clean_load, merge_load, stored_load};
 pub use net::resolve;
 pub use returner::{Context, EventReturner, JobCache, Returner};
+#[cfg(feature = "msgpack")]
+pub use returner_msgpack as msgpack;
 pub use session::Session;
 pub use {serde, serde_json, tokio};
 

@@ -48,8 +48,14 @@ fn message(result: Result<Manifest, ManifestError>) -> String {
 
 fn wishes(manifest: &Manifest, opts: serde_json::Value) -> (Vec<(String, Origin)>, Vec<String>) {
     let layers = Layers { opts: opts.as_object().unwrap().clone(), ..Layers::default() };
-    let asked =
-        Asked { layers: &layers, ret_config: None, ret_kwargs: None, role: Role::Master, fallback: None };
+    let asked = Asked {
+        layers: &layers,
+        ret_config: None,
+        ret_kwargs: None,
+        role: Role::Master,
+        fallback: None,
+        salt: None,
+    };
     let (wishes, problems) = manifest.expand(&resolve(manifest, &asked).unwrap());
     (wishes.into_iter().map(|wish| (wish.to_string(), wish.origin)).collect(), problems)
 }
@@ -112,6 +118,10 @@ fn what_makes_no_sense_is_refused_by_name() {
         (format!("prefix = \"returner..x\"\n{MYSQL}"), "the prefix `returner..x`"),
         (MYSQL.replace("{port}", "{prot}"), "there is no option `prot`; hint: did you mean `port`?"),
         (MYSQL.replace("max_items = 100", "max_items = 0"), "cannot be 0"),
+        (
+            MYSQL.replace("default = 3306", "from_salt = \"pki_dir\""),
+            "`from_salt` is `pki_dir`, which is no setting of Salt's that can be taken",
+        ),
     ];
     for (text, says) in cases {
         let message = message(Manifest::parse(&text));

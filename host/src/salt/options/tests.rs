@@ -55,6 +55,7 @@ fn try_with(
             ret_kwargs: kwargs.as_ref(),
             role: Role::Minion,
             fallback: None,
+            salt: None,
         },
     )
 }
@@ -74,6 +75,42 @@ fn measured() -> Value {
         "alternative.mysql": {"port": false, "db": "altnested"},
         "alternative.mysql.host": "altflat",
     }})
+}
+
+#[test]
+fn a_setting_of_salts_own_comes_after_what_was_written_for_the_plugin() {
+    let manifest = manifest(
+        "cache",
+        "cache",
+        &[
+            ("directory", "text", "from_salt = \"{cachedir}/jobs\"\ndefault = \"/d\""),
+            ("hash", "text", "from_salt = \"hash_type\"\ndefault = \"sha256\""),
+        ],
+    );
+    let found = |opts: Value, fallback: Value, salt: Value| {
+        let (fallback, salt) = (object(&fallback), object(&salt));
+        let layers = Layers { opts: object(&opts), ..Layers::default() };
+        let asked = Asked {
+            layers: &layers,
+            ret_config: None,
+            ret_kwargs: None,
+            role: Role::Master,
+            fallback: Some(&fallback),
+            salt: Some(&salt),
+        };
+        resolve(&manifest, &asked).unwrap()
+    };
+    let salt = || json!({"cachedir": "/c", "hash_type": "md5"});
+    let resolved = found(json!({}), json!({}), salt());
+    assert_eq!(values(&resolved), json!({"directory": "/c/jobs", "hash": "md5"}));
+    assert_eq!(resolved.origins["directory"].shown, "`cachedir` in the master config");
+    assert!(!resolved.is_written("directory"));
+    let resolved = found(json!({}), json!({"directory": "/toml"}), salt());
+    assert!(resolved.values["directory"] == "/toml" && resolved.is_written("directory"));
+    let resolved = found(json!({"cache.directory": "/o"}), json!({"directory": "/toml"}), salt());
+    assert!(resolved.values["directory"] == "/o" && resolved.is_written("directory"));
+    let resolved = found(json!({}), json!({}), json!({}));
+    assert_eq!(values(&resolved), json!({"directory": "/d", "hash": "sha256"}));
 }
 
 #[test]

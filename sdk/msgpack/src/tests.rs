@@ -284,6 +284,25 @@ fn entries(value: &serde_json::Value) -> usize {
     }
 }
 
+#[test]
+fn bytes_come_back_and_what_only_looks_like_them_stays() {
+    let bytes = Value::Binary(vec![0xff, 0]);
+    let value = Value::Map(vec![
+        (bytes.clone(), Value::Array(vec![bytes.clone()])),
+        (Value::from("a"), Value::Map(vec![(Value::from("b"), bytes)])),
+    ]);
+    assert_eq!(with_bytes(from_json(&to_json(&value).unwrap()).unwrap()), value);
+    for text in [
+        r#"{"__bytes__": 5}"#,
+        r#"{"__bytes__": "%"}"#,
+        r#"{"__bytes__": "", "x": 1}"#,
+        r#"{"__bytes__:%": 1}"#,
+    ] {
+        let value = from_json(text).unwrap();
+        assert_eq!(with_bytes(value.clone()), value);
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_give_json_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
