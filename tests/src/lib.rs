@@ -12,6 +12,7 @@ pub mod daemon;
 pub mod env;
 pub mod hostile;
 pub mod mariadb;
+pub mod postgresql;
 pub mod proc;
 pub mod proxy;
 pub mod rsyslog;
