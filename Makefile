@@ -14,7 +14,8 @@ SALT_VERSIONS := 3008.4 3006.26
 # Debian packages, each with the command or file that shows it is there.
 PACKAGES := gcc:cc \
 	clang-19:clang-19 llvm-19:llvm-ar-19 wasi-libc:/usr/include/wasm32-wasi/stdio.h \
-	mariadb-server:mariadbd openssl:openssl
+	mariadb-server:mariadbd openssl:openssl \
+	redis-server:redis-server
 
 # Tests with servers take memory: not as many at once as a large machine has cores.
 RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))

@@ -13,6 +13,7 @@ pub mod hostile;
 pub mod mariadb;
 pub mod proc;
 pub mod proxy;
+pub mod redis;
 pub mod salt;
 pub mod salt_config;
 pub mod soak;

@@ -57,6 +57,7 @@ fn manifest(bytes: &[u8]) -> String {
                 ret_kwargs: None,
                 role: Role::Master,
                 fallback: None,
+                salt: None,
             };
             match resolve(&manifest, &asked) {
                 Err(error) => chain(&error),
@@ -96,10 +97,11 @@ fn options(bytes: &[u8]) -> String {
         pillar: map("pillar").unwrap_or_default(),
         master: map("master"),
     };
-    let (kwargs, fallback) = (map("ret_kwargs"), map("fallback"));
+    let (kwargs, fallback, salt) = (map("ret_kwargs"), map("fallback"), map("salt"));
     let mut outcome = String::new();
     for text in [
         include_str!("../../../plugins/mysql/manifest.toml"),
+        include_str!("../../../plugins/redis/manifest.toml"),
         include_str!("../../../plugins/sqlite3/manifest.toml"),
     ] {
         let manifest = Manifest::parse(text).expect("it is ours");
@@ -109,6 +111,7 @@ fn options(bytes: &[u8]) -> String {
             ret_kwargs: kwargs.as_ref(),
             role: Role::Minion,
             fallback: fallback.as_ref(),
+            salt: salt.as_ref(),
         };
         let told = match resolve(&manifest, &asked) {
             Err(error) => chain(&error),

@@ -272,8 +272,14 @@ fn options(
     let settings = config.plugin(&plugin.manifest.name);
     let layers = salt.layers(plugin.manifest.prefix.rsplit('.').next().unwrap_or(&plugin.manifest.name));
     let fallback = crate::config::json_options(&settings.options);
-    let asked =
-        Asked { layers: &layers, ret_config: None, ret_kwargs: None, role, fallback: Some(&fallback) };
+    let asked = Asked {
+        layers: &layers,
+        ret_config: None,
+        ret_kwargs: None,
+        role,
+        fallback: Some(&fallback),
+        salt: Some(&salt.opts),
+    };
     match resolve(&plugin.manifest, &asked) {
         Err(error) => report.fault(format!("{place}: {}", chain(&error))),
         Ok(resolved) => {

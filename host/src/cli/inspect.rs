@@ -80,14 +80,21 @@ fn wishes(file: &PluginFile, config: &Config, settings: &config::Plugin) -> Vec<
     let mut rows: Vec<Value> = Vec::new();
     for role in [Role::Master, Role::Minion] {
         let salt = SaltConfig::load_if_there(&config.salt.config_dir, role).ok();
-        let layers = match salt.filter(|salt| salt.path.is_some()) {
+        let salt = salt.filter(|salt| salt.path.is_some());
+        let layers = match &salt {
             Some(salt) => salt.layers(manifest.prefix.rsplit('.').next().unwrap_or(&manifest.name)),
             // One look without Salt's files shows what defaults and returnerd.toml make.
             None if role == Role::Master => Layers::default(),
             None => continue,
         };
-        let asked =
-            Asked { layers: &layers, ret_config: None, ret_kwargs: None, role, fallback: Some(&fallback) };
+        let asked = Asked {
+            layers: &layers,
+            ret_config: None,
+            ret_kwargs: None,
+            role,
+            fallback: Some(&fallback),
+            salt: salt.as_ref().map(|salt| &salt.opts),
+        };
         let Ok(resolved) = resolve(manifest, &asked) else { continue };
         let (found, _) = manifest.expand(&resolved);
         let own = |wish: &Wish| match &wish.target {

@@ -285,12 +285,10 @@ impl Intake {
     }
 }
 
-/// How long Salt keeps jobs; none for ever. `keep_jobs` (hours) is the older name that 3006 still honours.
+/// How long Salt keeps jobs; none for ever.
 fn keep_jobs(salt: &serde_json::Map<String, serde_json::Value>) -> Option<Duration> {
-    let number = |key: &str| salt.get(key).and_then(serde_json::Value::as_f64);
-    let seconds = number("keep_jobs_seconds")
-        .or_else(|| number("keep_jobs").map(|hours| hours * 3_600.0))
-        .unwrap_or(86_400.0);
+    let seconds = options::own::find(salt, "keep_jobs_seconds").and_then(|(_, value)| value.as_f64());
+    let seconds = seconds.unwrap_or(86_400.0);
     (seconds > 0.0 && seconds.is_finite()).then(|| Duration::from_secs_f64(seconds.min(1e11)))
 }
 

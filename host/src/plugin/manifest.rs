@@ -13,7 +13,7 @@ mod tests;
 
 pub use reach::{Host, Origin, Target, Template, Wish, WishKind};
 
-use crate::salt::options::{Resolved, coerce};
+use crate::salt::options::{Resolved, coerce, own};
 
 /// What a plugin says of itself.
 #[derive(Clone, Debug)]
@@ -64,6 +64,9 @@ pub struct OptionSpec {
     /// The only values allowed, if not empty.
     #[serde(default)]
     pub choices: Vec<Value>,
+    /// The setting of Salt's own, such as `keep_jobs_seconds`, whose value it takes where nobody writes the option.
+    #[serde(default)]
+    pub from_salt: Option<String>,
 }
 
 /// The type of an option's value.
@@ -97,6 +100,9 @@ impl OptionSpec {
                 line.push_str(&format!(", default `{}`", crate::salt::options::plain(default)))
             }
             (None, false) => {}
+        }
+        if let Some(setting) = &self.from_salt {
+            line.push_str(&format!(", else Salt's `{setting}`"));
         }
         if self.secret {
             line.push_str(", secret");
@@ -190,7 +196,8 @@ fn hint(nearest: &Option<String>) -> String {
 
 const KEYS: [&str; 9] =
     ["name", "aliases", "version", "summary", "prefix", "option", "reach", "batch", "instance"];
-const OPTION_KEYS: [&str; 8] = ["name", "attr", "type", "default", "required", "secret", "doc", "choices"];
+const OPTION_KEYS: [&str; 9] =
+    ["name", "attr", "type", "default", "required", "secret", "doc", "choices", "from_salt"];
 const BATCH_KEYS: [&str; 3] = ["max_items", "max_bytes", "max_age_ms"];
 const INSTANCE_KEYS: [&str; 1] = ["max"];
 
@@ -324,6 +331,14 @@ fn check_option(mut option: OptionSpec) -> Result<OptionSpec, ManifestError> {
     ensure(!(option.required && option.default.is_some()), &place, || {
         "it is required, so its default would never be used".into()
     })?;
+    if let Some(setting) = &option.from_salt {
+        ensure(own::NAMES.contains(&setting.as_str()), &place, || {
+            let names = own::NAMES.map(|name| format!("`{name}`")).join(" and ");
+            format!(
+                "`from_salt` is `{setting}`, which is no setting of Salt's that can be taken; hint: there are {names}"
+            )
+        })?;
+    }
     let kind = option.kind;
     let misfit = |what: &str| format!("the {what} is not {}", kind.described());
     for choice in &mut option.choices {

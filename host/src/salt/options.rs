@@ -3,7 +3,8 @@
 //! Salt looks for an option under several keys in several places; the first place that has a key wins, and nothing
 //! is merged. In order: `ret_kwargs`; an option `profile`; with `ret_config` the map `<ret_config>.<prefix>` and the
 //! key `<ret_config>.<prefix>.<attr>`, unless what they hold is false, zero or empty; the map `<prefix>`; the key
-//! `<prefix>.<attr>`; `[plugin.NAME.options]` of returnerd.toml, by the option's name; the default. Each key is looked up in the config, the grains, the pillar, and the master's
+//! `<prefix>.<attr>`; `[plugin.NAME.options]` of returnerd.toml, by the option's name; for an option `from_salt` the setting of Salt's
+//! own that it names; the default. Each key is looked up in the config, the grains, the pillar, and the master's
 //! config in the pillar. None and empty text count as not set; false and zero are values.
 //!
 //! Two things differ from Salt on purpose: an entry of the wrong shape is passed over instead of raising an error,
@@ -19,6 +20,7 @@ use super::frame::{Envelope, Role};
 use crate::plugin::manifest::{Manifest, OptionSpec, OptionType, nearest};
 
 mod coerce;
+pub mod own;
 #[cfg(test)]
 mod tests;
 
@@ -109,6 +111,8 @@ pub struct Asked<'a> {
     pub role: Role,
     /// What is used where Salt's configuration has nothing, by the options' names.
     pub fallback: Option<&'a Map<String, Value>>,
+    /// Salt's own settings, those of [`own`] and any others.
+    pub salt: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> From<&'a Envelope> for Asked<'a> {
@@ -119,6 +123,7 @@ impl<'a> From<&'a Envelope> for Asked<'a> {
             ret_kwargs: envelope.ret_kwargs.as_ref(),
             role: envelope.role,
             fallback: None,
+            salt: Some(&envelope.salt),
         }
     }
 }
@@ -306,13 +311,13 @@ impl<'a> Search<'a> {
                 None => self.at(prefix, plain_map, option),
             };
             let value = value.filter(|(value, _)| !is_unset(option.kind, value));
-            value.or_else(|| self.fallback(option)).map(|(value, origin)| (value.clone(), origin)).or_else(
-                || {
-                    let shown = Layer::Default.named(self.asked.role);
-                    let origin = Origin { layer: Layer::Default, key: option.name.clone(), shown };
-                    option.default.clone().map(|value| (value, origin))
-                },
-            )
+            let value =
+                value.or_else(|| self.fallback(option)).map(|(value, origin)| (value.clone(), origin));
+            value.or_else(|| self.own(option)).or_else(|| {
+                let shown = Layer::Default.named(self.asked.role);
+                let origin = Origin { layer: Layer::Default, key: option.name.clone(), shown };
+                option.default.clone().map(|value| (value, origin))
+            })
         };
         self.manifest.options.iter().map(find).collect()
     }
@@ -321,6 +326,12 @@ impl<'a> Search<'a> {
         let value = self.asked.fallback?.get(&option.name)?;
         let key = format!("plugin.{}.options.{}", self.manifest.name, option.name);
         Some((value, self.origin(Layer::Daemon, key)))
+    }
+
+    /// A setting of Salt's own, for an option that takes it where nobody wrote the option itself.
+    fn own(&self, option: &OptionSpec) -> Found {
+        let (key, value) = own::find(self.asked.salt?, option.from_salt.as_deref()?)?;
+        Some((value, self.origin(Layer::Opts, key.to_owned())))
     }
 
     /// An option in the map that was found under `key`, or else under `key.attr`.

@@ -255,9 +255,9 @@ def _frame(operation, fields, ret_config=None, ret_kwargs=None):
 def _retention(opts, operation):
     names = ("keep_jobs_seconds", "keep_jobs", "archive_jobs")
     found = {name: opts.get(name) for name in names if opts.get(name) is not None}
-    if operation == "clean_old_jobs":
+    # Each release has its own rule which of the first two counts.
+    if operation == "clean_old_jobs" or found.get("keep_jobs", 24) != 24:
         try:
-            # Each release has its own rule which of the first two counts.
             from salt.utils.job import get_keep_jobs_seconds
 
             found["keep_jobs_seconds"] = get_keep_jobs_seconds(opts)

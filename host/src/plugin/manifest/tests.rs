@@ -48,8 +48,14 @@ fn message(result: Result<Manifest, ManifestError>) -> String {
 
 fn wishes(manifest: &Manifest, opts: serde_json::Value) -> (Vec<(String, Origin)>, Vec<String>) {
     let layers = Layers { opts: opts.as_object().unwrap().clone(), ..Layers::default() };
-    let asked =
-        Asked { layers: &layers, ret_config: None, ret_kwargs: None, role: Role::Master, fallback: None };
+    let asked = Asked {
+        layers: &layers,
+        ret_config: None,
+        ret_kwargs: None,
+        role: Role::Master,
+        fallback: None,
+        salt: None,
+    };
     let (wishes, problems) = manifest.expand(&resolve(manifest, &asked).unwrap());
     (wishes.into_iter().map(|wish| (wish.to_string(), wish.origin)).collect(), problems)
 }

@@ -55,6 +55,7 @@ fn try_with(
             ret_kwargs: kwargs.as_ref(),
             role: Role::Minion,
             fallback: None,
+            salt: None,
         },
     )
 }
