@@ -13,10 +13,10 @@ const PAGE: usize = 500;
 
 /// All returns of a job.
 pub(crate) async fn returns(db: &mut Db, jid: &str) -> Result<Vec<StoredReturn>, Fault> {
-    let mut fields = list(db.ask(&["HGETALL", &format!("ret:{jid}")]).await?).into_iter().filter_map(text);
+    let mut fields = list(db.ask(&["HGETALL", &format!("ret:{jid}")]).await?).into_iter().map(text);
     let mut returns = Vec::with_capacity(fields.len() / 2);
     while let (Some(minion), Some(document)) = (fields.next(), fields.next()) {
-        returns.push(stored(jid.to_owned(), minion, document));
+        returns.push(stored(jid.to_owned(), minion.unwrap_or_default(), document.unwrap_or_default()));
     }
     Ok(returns)
 }
