@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use returner_sdk::prelude::*;
 use returner_sdk::tls;
@@ -128,13 +128,20 @@ pub(crate) fn now_ms() -> u64 {
 /// Opens a connection, logs in and loads the scripts, all in one exchange.
 async fn dial(settings: &Settings) -> Result<Opened> {
     let Settings { host, port, .. } = settings;
-    let began = Instant::now();
     match timeout(Duration::from_secs(CONNECT_SECONDS), open(settings)).await {
         Ok(opened) => opened,
-        Err(_) => Err(Error::retry(format!(
-            "`{host}:{port}` (options `host`, `port`) did not answer within {} s",
-            began.elapsed().as_secs()
-        ))),
+        Err(_) => {
+            // A server that expects plain text waits for the rest of what it takes for a command.
+            let hint = match settings.tls {
+                Some(_) => {
+                    "; hint: TLS is asked for, so the port must be the server's `tls-port`; without TLS nothing is sent"
+                }
+                None => "",
+            };
+            Err(Error::retry(format!(
+                "`{host}:{port}` (options `host`, `port`) did not answer within {CONNECT_SECONDS} s{hint}"
+            )))
+        }
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum Grade {
 
 /// The codes that concern the whole server, and what to do about them.
 const SERVER: [(&str, &str); 19] = [
-    ("OOM", "raise `maxmemory` at the server or let jobs expire sooner (`keep_jobs_seconds`)"),
+    ("OOM", FULL),
     ("READONLY", "name the primary in `host`, not a replica"),
     ("MISCONF", "the server cannot write its snapshot: look at its disk and log"),
     ("LOADING", "the server is reading its data and will answer soon"),
@@ -44,7 +44,7 @@ const SERVER: [(&str, &str); 19] = [
     ("UNKILLABLE", "somebody's script runs for long at the server"),
     ("NOAUTH", "set `password`, and `username` for an ACL user"),
     ("WRONGPASS", "check `username` and `password`"),
-    ("NOPERM", "give the user the commands and keys that the plugin's README lists"),
+    ("NOPERM", RIGHTS),
     ("MOVED", CLUSTER),
     ("ASK", CLUSTER),
     ("CLUSTERDOWN", CLUSTER),
@@ -55,6 +55,8 @@ const SERVER: [(&str, &str); 19] = [
     ("NOTBUSY", ""),
 ];
 
+const FULL: &str = "raise `maxmemory` at the server or let jobs expire sooner (`keep_jobs_seconds`)";
+const RIGHTS: &str = "give the user the commands and keys that the plugin's README lists";
 /// What to do about a cluster.
 pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which this plugin does not speak to: name a single \
                                   server, or one with replicas, in `host`";
@@ -70,7 +72,13 @@ pub(crate) fn grade(error: &str) -> Grade {
         "NOSCRIPT" => Grade::Forgotten,
         _ => match SERVER.iter().find(|(known, _)| *known == code) {
             Some((_, hint)) => Grade::Server(hint),
-            None if inner.contains("OOM command not allowed") => Grade::Server(SERVER[0].1),
+            // Some releases put no code before what a script may not do.
+            None if inner.contains("OOM command not allowed") => Grade::Server(FULL),
+            None if inner.contains("can't run this command")
+                || inner.contains("can't access at least one") =>
+            {
+                Grade::Server(RIGHTS)
+            }
             None => Grade::Other,
         },
     }

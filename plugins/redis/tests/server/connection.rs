@@ -74,7 +74,7 @@ fn a_refused_log_in_names_option_and_server() {
         assert_eq!(db.purge(all).await.unwrap().removed, 2);
         server.cli(&["ACL", "SETUSER", "least", "-zadd"]);
         let why = retry(db.deliver(one()).await);
-        assert!(why.contains("zadd") && why.contains("127.0.0.1"), "{why}");
+        assert!(why.contains("commands and keys") && why.contains("127.0.0.1"), "{why}");
     });
 }
 
@@ -118,7 +118,7 @@ fn tls_is_verified_and_never_given_up() {
         assert!(why.contains("certificate"), "{why}");
         // A plain-text server, and plain text to one that wants TLS.
         let why = refused(Options { port: server.port(), ..base.clone() }).await;
-        assert!(why.contains("without it nothing is sent") && why.contains("`tls-port`"), "{why}");
+        assert!(why.contains("nothing is sent") && why.contains("`tls-port`"), "{why}");
         let why = refused(options(port)).await;
         assert!(why.contains("`ssl`"), "{why}");
 
@@ -136,7 +136,7 @@ fn tls_is_verified_and_never_given_up() {
         assert!(refused(bare.clone()).await.contains("ertificate"));
         let client = authority.sign(&["salt"]);
         let with = Options { ssl_certfile: Some(client.cert), ssl_keyfile: Some(client.key), ..bare };
-        assert!(open(with).await.is_ok());
+        assert_eq!(open(with).await.err(), None);
     });
 }
 
