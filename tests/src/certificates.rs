@@ -1,6 +1,6 @@
 //! A certificate authority of a test's own.
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 
 /// An authority that signs whatever a test wants.
 #[derive(Debug)]
@@ -36,7 +36,11 @@ impl Authority {
     /// A certificate for a server of these names or addresses, or for a client.
     pub fn sign(&self, names: &[&str]) -> Identity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let params = CertificateParams::new(names).expect("the names are good");
+        let subject = names.first().cloned().unwrap_or_default();
+        let mut params = CertificateParams::new(names).expect("the names are good");
+        // With the authority's own name, OpenSSL would take it for one that signed itself.
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, subject);
         let key = KeyPair::generate().expect("a key can be made");
         let cert = params.signed_by(&key, &self.issuer).expect("it can be signed").pem();
         Identity { cert, key: key.serialize_pem() }

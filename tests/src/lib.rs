@@ -16,6 +16,7 @@ pub mod postgresql;
 pub mod proc;
 pub mod proxy;
 pub mod rsyslog;
+pub mod redis;
 pub mod salt;
 pub mod salt_config;
 pub mod slack;

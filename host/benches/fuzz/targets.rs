@@ -101,6 +101,7 @@ fn options(bytes: &[u8]) -> String {
     let mut outcome = String::new();
     for text in [
         include_str!("../../../plugins/mysql/manifest.toml"),
+        include_str!("../../../plugins/redis/manifest.toml"),
         include_str!("../../../plugins/sqlite3/manifest.toml"),
     ] {
         let manifest = Manifest::parse(text).expect("it is ours");

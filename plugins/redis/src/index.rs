@@ -1,0 +1,108 @@
+//! The sorted sets by which jobs are listed and removed without walking through all keys, and their upkeep.
+//!
+//! Invariants: every job and minion that this plugin stored is in them; what Salt's own returner wrote is taken in before
+//! a list or a removal, once a day at most; what has expired is taken out, a bounded number of entries at a time.
+
+use std::time::{Duration, Instant};
+
+use returner_sdk::time::jid_ms;
+
+use crate::connect::{Db, now_ms};
+use crate::fault::Fault;
+use crate::scripts::{IMPORTED, JIDS, LAST, MINIONS, Script};
+use crate::wire::{Reply, list, number, text, texts};
+
+/// How often an instance takes out what has expired.
+const TRIM_EVERY: Duration = Duration::from_secs(60);
+const TRIM_JOBS: u64 = 500;
+const TRIM_ROUNDS: u32 = 20;
+
+/// How long jobs of Salt's own returner may stay unlisted, in seconds.
+const IMPORT_EVERY: &str = "86400";
+/// How long an instance believes that they have been taken in.
+const IMPORT_ASK: Duration = Duration::from_secs(60);
+/// How long one call looks for them; the next goes on from there.
+const IMPORT_FOR: Duration = Duration::from_secs(20);
+const IMPORT_STEP: &str = "1000";
+/// `load:` or `ret:` and a digit; few other keys are alike.
+const IMPORT_KEYS: &str = "[lr][oe][at]*:[0-9]*";
+
+/// What an instance knows of its upkeep.
+#[derive(Debug, Default)]
+pub(crate) struct Upkeep {
+    trimmed: Option<Instant>,
+    /// How many jobs at the beginning are old but still there.
+    kept: u64,
+    imported: Option<Instant>,
+    /// Where the search for jobs of Salt's own returner goes on.
+    cursor: Option<String>,
+}
+
+fn due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
+}
+
+/// Takes out what has expired, if it is time.
+pub(crate) async fn trim(db: &mut Db) -> Result<(), Fault> {
+    if db.settings.ttl == 0 || !due(db.upkeep.trimmed, TRIM_EVERY) {
+        return Ok(());
+    }
+    let horizon = now_ms().saturating_sub(db.settings.ttl * 1000).to_string();
+    for _ in 0..TRIM_ROUNDS {
+        let (skip, count) = (db.upkeep.kept.to_string(), TRIM_JOBS.to_string());
+        let keys = [LAST, JIDS, MINIONS, "minions"];
+        let counts = list(db.ask_script(Script::Trim, &keys, &[&horizon, &skip, &count]).await?);
+        let [seen, kept] = [0, 1].map(|at| counts.get(at).map_or(0, number));
+        if seen < TRIM_JOBS {
+            db.upkeep.kept = 0;
+            break;
+        }
+        db.upkeep.kept += kept;
+    }
+    db.upkeep.trimmed = Some(Instant::now());
+    Ok(())
+}
+
+/// Takes in what Salt's own returner wrote, if nobody has done so lately.
+pub(crate) async fn import(db: &mut Db) -> Result<(), Fault> {
+    if !due(db.upkeep.imported, IMPORT_ASK) {
+        return Ok(());
+    }
+    if db.upkeep.cursor.is_none() && text(db.ask(&["GET", IMPORTED]).await?).is_some() {
+        db.upkeep.imported = Some(Instant::now());
+        return Ok(());
+    }
+    let began = Instant::now();
+    let keep = (db.settings.ttl * 1000).to_string();
+    let mut cursor = db.upkeep.cursor.take().unwrap_or_else(|| "0".into());
+    loop {
+        let page = db.ask(&["SCAN", &cursor, "MATCH", IMPORT_KEYS, "COUNT", IMPORT_STEP]).await?;
+        let mut page = list(page).into_iter();
+        let mut next = || page.next().unwrap_or(Reply::Null);
+        cursor = text(next()).unwrap_or_else(|| "0".into());
+        let ended = cursor == "0";
+        let (now, minions) = (now_ms().to_string(), if ended { "1" } else { "0" });
+        let mut arguments = vec![now, keep.clone(), minions.to_owned()];
+        for key in texts(next()) {
+            if let Some(jid) = key.strip_prefix("load:").or_else(|| key.strip_prefix("ret:")) {
+                arguments.extend([jid.to_owned(), jid_ms(jid).unwrap_or_default().to_string()]);
+            }
+        }
+        if ended || arguments.len() > 3 {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            db.ask_script(Script::Adopt, &[JIDS, LAST, MINIONS, "minions"], &arguments).await?;
+        }
+        if ended {
+            db.ask(&["SET", IMPORTED, "1", "EX", IMPORT_EVERY]).await?;
+            db.upkeep.imported = Some(Instant::now());
+            return Ok(());
+        }
+        if began.elapsed() >= IMPORT_FOR {
+            eprintln!(
+                "jobs that Salt's own returner wrote are still being looked for; until that is done a list of jobs may lack some of them"
+            );
+            db.upkeep.cursor = Some(cursor);
+            return Ok(());
+        }
+    }
+}
