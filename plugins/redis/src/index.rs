@@ -21,8 +21,10 @@ const TRIM_ROUNDS: u32 = 20;
 const IMPORT_EVERY: &str = "86400";
 /// How long an instance believes that they have been taken in.
 const IMPORT_ASK: Duration = Duration::from_secs(60);
-/// How long one call looks for them; the next goes on from there.
-const IMPORT_FOR: Duration = Duration::from_secs(20);
+/// How long one call looks for them; the next goes on from there, whichever instance it meets.
+const IMPORT_FOR: Duration = Duration::from_secs(5);
+/// What stands under [`IMPORTED`] when the search has ended; before that it is the place where it goes on.
+const DONE: &str = "done";
 const IMPORT_STEP: &str = "1000";
 /// `load:` or `ret:` and a digit; few other keys are alike.
 const IMPORT_KEYS: &str = "[lr][oe][at]*:[0-9]*";
@@ -34,24 +36,32 @@ pub(crate) struct Upkeep {
     /// How many jobs at the beginning are old but still there.
     kept: u64,
     imported: Option<Instant>,
-    /// Where the search for jobs of Salt's own returner goes on.
-    cursor: Option<String>,
 }
 
 fn due(last: Option<Instant>, every: Duration) -> bool {
     last.is_none_or(|last| last.elapsed() >= every)
 }
 
-/// Takes out what has expired, if it is time.
-pub(crate) async fn trim(db: &mut Db) -> Result<(), Fault> {
+/// Takes out what has expired, if it is time. That it fails is no reason to fail what it was called with.
+pub(crate) async fn trim(db: &mut Db) {
     if db.settings.ttl == 0 || !due(db.upkeep.trimmed, TRIM_EVERY) {
-        return Ok(());
+        return;
     }
-    let horizon = now_ms().saturating_sub(db.settings.ttl * 1000).to_string();
+    db.upkeep.trimmed = Some(Instant::now());
+    if let Err(fault) = trim_now(db).await {
+        eprintln!(
+            "what has expired could not be taken out of the sorted sets `{LAST}`, `{JIDS}` and `{MINIONS}`: {fault}"
+        );
+    }
+}
+
+async fn trim_now(db: &mut Db) -> Result<(), Fault> {
+    let now = now_ms();
+    let (horizon, now) = (now.saturating_sub(db.settings.ttl * 1000).to_string(), now.to_string());
     for _ in 0..TRIM_ROUNDS {
         let (skip, count) = (db.upkeep.kept.to_string(), TRIM_JOBS.to_string());
         let keys = [LAST, JIDS, MINIONS, "minions"];
-        let counts = list(db.ask_script(Script::Trim, &keys, &[&horizon, &skip, &count]).await?);
+        let counts = list(db.ask_script(Script::Trim, &keys, &[&horizon, &skip, &count, &now]).await?);
         let [seen, kept] = [0, 1].map(|at| counts.get(at).map_or(0, number));
         if seen < TRIM_JOBS {
             db.upkeep.kept = 0;
@@ -59,7 +69,6 @@ pub(crate) async fn trim(db: &mut Db) -> Result<(), Fault> {
         }
         db.upkeep.kept += kept;
     }
-    db.upkeep.trimmed = Some(Instant::now());
     Ok(())
 }
 
@@ -68,13 +77,16 @@ pub(crate) async fn import(db: &mut Db) -> Result<(), Fault> {
     if !due(db.upkeep.imported, IMPORT_ASK) {
         return Ok(());
     }
-    if db.upkeep.cursor.is_none() && text(db.ask(&["GET", IMPORTED]).await?).is_some() {
-        db.upkeep.imported = Some(Instant::now());
-        return Ok(());
-    }
+    let mut cursor = match text(db.ask(&["GET", IMPORTED]).await?) {
+        Some(mark) if mark == DONE => {
+            db.upkeep.imported = Some(Instant::now());
+            return Ok(());
+        }
+        Some(cursor) if cursor.bytes().all(|byte| byte.is_ascii_digit()) => cursor,
+        _ => "0".into(),
+    };
     let began = Instant::now();
     let keep = (db.settings.ttl * 1000).to_string();
-    let mut cursor = db.upkeep.cursor.take().unwrap_or_else(|| "0".into());
     loop {
         let page = db.ask(&["SCAN", &cursor, "MATCH", IMPORT_KEYS, "COUNT", IMPORT_STEP]).await?;
         let mut page = list(page).into_iter();
@@ -93,15 +105,16 @@ pub(crate) async fn import(db: &mut Db) -> Result<(), Fault> {
             db.ask_script(Script::Adopt, &[JIDS, LAST, MINIONS, "minions"], &arguments).await?;
         }
         if ended {
-            db.ask(&["SET", IMPORTED, "1", "EX", IMPORT_EVERY]).await?;
+            db.ask(&["SET", IMPORTED, DONE, "EX", IMPORT_EVERY]).await?;
             db.upkeep.imported = Some(Instant::now());
             return Ok(());
         }
         if began.elapsed() >= IMPORT_FOR {
             eprintln!(
-                "jobs that Salt's own returner wrote are still being looked for; until that is done a list of jobs may lack some of them"
+                "jobs that Salt's own returner wrote are still being looked for; until that is done a list of jobs may lack \
+                 some of them"
             );
-            db.upkeep.cursor = Some(cursor);
+            db.ask(&["SET", IMPORTED, &cursor, "EX", IMPORT_EVERY]).await?;
             return Ok(());
         }
     }

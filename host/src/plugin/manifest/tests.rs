@@ -118,6 +118,11 @@ fn what_makes_no_sense_is_refused_by_name() {
         (format!("prefix = \"returner..x\"\n{MYSQL}"), "the prefix `returner..x`"),
         (MYSQL.replace("{port}", "{prot}"), "there is no option `prot`; hint: did you mean `port`?"),
         (MYSQL.replace("max_items = 100", "max_items = 0"), "cannot be 0"),
+        (
+            MYSQL.replace("default = 3306", "from_salt = \"publish_port\""),
+            "`from_salt` is `publish_port`, which is no setting of Salt's that can be taken; hint: there are \
+             `keep_jobs_seconds` and `archive_jobs`",
+        ),
     ];
     for (text, says) in cases {
         let message = message(Manifest::parse(&text));

@@ -58,7 +58,7 @@ fn a_refused_log_in_names_option_and_server() {
         assert!(refused(user("salt", "y")).await.contains("`salt`"));
 
         // A user with exactly the rights of the README.
-        let rights = "+select +script|load +evalsha +ping +get +set +mget +expire +persist +exists +pttl +unlink +del \
+        let rights = "+select +script|load +evalsha +ping +get +set +mget +pexpire +persist +exists +pttl +unlink +del \
                       +hsetnx +hget +hgetall +hexists +hkeys +hdel +sadd +srem +sismember +smembers +zadd +zrem +zscore \
                       +zrangebyscore +zrevrangebylex +scan";
         let mut words = vec!["ACL", "SETUSER", "least", "on", ">x", "~*"];
