@@ -10,12 +10,12 @@ use returner_sdk::time::jid_ms;
 use crate::connect::{Db, now_ms};
 use crate::fault::Fault;
 use crate::scripts::{IMPORTED, JIDS, LAST, MINIONS, Script};
-use crate::wire::{Reply, list, number, text, texts};
+use crate::wire::{Pipeline, Reply, list, number, text, texts};
 
 /// How often an instance takes out what has expired.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
-const TRIM_JOBS: u64 = 500;
-const TRIM_ROUNDS: u32 = 20;
+const TRIM_JOBS: u64 = 200;
+const TRIM_ROUNDS: u32 = 50;
 
 /// How long jobs of Salt's own returner may stay unlisted, in seconds.
 const IMPORT_EVERY: &str = "86400";
@@ -26,6 +26,8 @@ const IMPORT_FOR: Duration = Duration::from_secs(5);
 /// What stands under [`IMPORTED`] when the search has ended; before that it is the place where it goes on.
 const DONE: &str = "done";
 const IMPORT_STEP: &str = "1000";
+/// How many jobs one script takes in, as the server does nothing else meanwhile.
+const ADOPT_JOBS: usize = 100;
 /// `load:` or `ret:` and a digit; few other keys are alike.
 const IMPORT_KEYS: &str = "[lr][oe][at]*:[0-9]*";
 
@@ -86,24 +88,25 @@ pub(crate) async fn import(db: &mut Db) -> Result<(), Fault> {
         _ => "0".into(),
     };
     let began = Instant::now();
-    let keep = (db.settings.ttl * 1000).to_string();
     loop {
         let page = db.ask(&["SCAN", &cursor, "MATCH", IMPORT_KEYS, "COUNT", IMPORT_STEP]).await?;
         let mut page = list(page).into_iter();
         let mut next = || page.next().unwrap_or(Reply::Null);
         cursor = text(next()).unwrap_or_else(|| "0".into());
         let ended = cursor == "0";
-        let (now, minions) = (now_ms().to_string(), if ended { "1" } else { "0" });
-        let mut arguments = vec![now, keep.clone(), minions.to_owned()];
-        for key in texts(next()) {
-            if let Some(jid) = key.strip_prefix("load:").or_else(|| key.strip_prefix("ret:")) {
-                arguments.extend([jid.to_owned(), jid_ms(jid).unwrap_or_default().to_string()]);
-            }
+        let jobs: Vec<String> = texts(next())
+            .iter()
+            .filter_map(|key| key.strip_prefix("load:").or_else(|| key.strip_prefix("ret:")))
+            .flat_map(|jid| [jid.to_owned(), jid_ms(jid).unwrap_or_default().to_string()])
+            .collect();
+        let mut pipeline = Pipeline::default();
+        for jobs in jobs.chunks(2 * ADOPT_JOBS) {
+            adopt(db, &mut pipeline, "0", jobs);
         }
-        if ended || arguments.len() > 3 {
-            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            db.ask_script(Script::Adopt, &[JIDS, LAST, MINIONS, "minions"], &arguments).await?;
+        if ended {
+            adopt(db, &mut pipeline, "1", &[]);
         }
+        db.ask_all(&pipeline).await?;
         if ended {
             db.ask(&["SET", IMPORTED, DONE, "EX", IMPORT_EVERY]).await?;
             db.upkeep.imported = Some(Instant::now());
@@ -118,4 +121,12 @@ pub(crate) async fn import(db: &mut Db) -> Result<(), Fault> {
             return Ok(());
         }
     }
+}
+
+/// Adds the taking in of some jobs, or of all minions, to what will be sent.
+fn adopt(db: &Db, pipeline: &mut Pipeline, minions: &str, jobs: &[String]) {
+    let (now, keep) = (now_ms().to_string(), (db.settings.ttl * 1000).to_string());
+    let mut arguments = vec![now.as_str(), &keep, minions];
+    arguments.extend(jobs.iter().map(String::as_str));
+    db.call(pipeline, Script::Adopt, &[JIDS, LAST, MINIONS, "minions"], &arguments);
 }

@@ -87,7 +87,8 @@ const ADOPT: &str = r"
 local now, keep = tonumber(ARGV[1]), tonumber(ARGV[2])
 for at = 4, #ARGV, 2 do
   local jid, time, found = ARGV[at], tonumber(ARGV[at + 1]), false
-  for _, key in ipairs({'load:' .. jid, 'ret:' .. jid}) do
+  local known = redis.call('ZSCORE', KEYS[1], jid) and redis.call('ZSCORE', KEYS[2], jid)
+  for _, key in ipairs(known and {} or {'load:' .. jid, 'ret:' .. jid}) do
     local left = redis.call('PTTL', key)
     if left ~= -2 then
       found = true
