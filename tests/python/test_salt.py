@@ -97,6 +97,18 @@ class WithSaltsOwnCode(Case):
             self.assertEqual(asked["keep_jobs_seconds"], expected)
             self.assertEqual(asked.get("archive_jobs"), self.options.get("archive_jobs"))
 
+    def test_every_request_tells_the_same_keep_time(self):
+        daemon = self.start()
+        for config in ({"keep_jobs_seconds": 60}, {"keep_jobs": 48}):
+            shim = self.shim(config=config)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                expected = salt.utils.job.get_keep_jobs_seconds(self.options)
+                shim.clean_old_jobs()
+                shim.save_load(JID, {"fun": "test.ping"})
+            for operation in ("clean_old_jobs", "load"):
+                self.assertEqual(daemon.last(operation)["salt"]["keep_jobs_seconds"], expected)
+
     def test_the_loader_of_the_maintenance_process_works(self):
         # It gives neither `__salt__` nor grains.
         daemon = self.start()

@@ -91,6 +91,35 @@ fn salts_keep_time_is_the_time_to_live_unless_the_option_says_otherwise() {
 }
 
 #[test]
+fn ten_mebibytes_go_through_tls_and_come_back() {
+    if !installed() {
+        return;
+    }
+    let server = Redis::start_with_tls(&["127.0.0.1"], "yes");
+    let (port, authority) = server.tls();
+    let client_files = authority.sign(&["salt"]);
+    let builder = quick(&["redis"]);
+    let file = |name: &str, text: &str| {
+        let path = builder.root().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let opts = json!({
+        "redis.host": "127.0.0.1", "redis.port": port,
+        "redis.ssl_ca_certs": file("ca.pem", authority.pem()),
+        "redis.ssl_certfile": file("client.pem", &client_files.cert),
+        "redis.ssl_keyfile": file("client.key", &client_files.key),
+    });
+    let mut daemon = builder.start();
+    let text = "🚀".repeat(10 << 18);
+    client(&daemon, std::slice::from_ref(&opts)).return_("redis", ret(&jid(1), "m1", text.clone())).done();
+    settled(&daemon);
+    daemon.restart();
+    let returns = client(&daemon, &[opts]).query("get_jid", "redis", json!({"jid": jid(1)})).json();
+    assert!(parsed(&returns["m1"])["return"] == text, "it came back changed");
+}
+
+#[test]
 fn a_wrong_password_holds_the_records_until_it_is_mended() {
     if !installed() {
         return;

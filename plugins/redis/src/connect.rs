@@ -212,7 +212,7 @@ async fn open(settings: &Settings) -> Result<Opened> {
     warn_of_eviction(settings, &texts(next()));
     // A user may lack the right to ask; then the usual limit is taken.
     let max_value = texts(next()).get(1).and_then(|limit| limit.parse().ok()).unwrap_or(LONGEST_VALUE);
-    if text(next()).is_some_and(|info| info.contains("redis_mode:cluster")) {
+    if text(next()).is_some_and(|info| info.contains("_mode:cluster")) {
         return Err(Error::retry(format!("`{host}:{port}`: {CLUSTER}")));
     }
     Ok(Opened { wire, digests, max_value })

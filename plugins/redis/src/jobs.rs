@@ -24,7 +24,7 @@ pub(crate) async fn returns(db: &mut Db, jid: &str) -> Result<Vec<StoredReturn>,
 /// The newest jobs.
 pub(crate) async fn jids(db: &mut Db, filter: &JidsFilter) -> Result<Vec<StoredLoad>, Fault> {
     index::import(db).await?;
-    index::trim(db).await?;
+    index::trim(db).await;
     let limit = usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let mut below = filter.before.as_ref().map_or_else(|| "+".to_owned(), |before| format!("({before}"));
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ pub(crate) async fn fun(db: &mut Db, fun: &str) -> Result<Vec<StoredReturn>, Fau
 
 /// All ids that have a return.
 pub(crate) async fn minions(db: &mut Db) -> Result<Vec<String>, Fault> {
-    index::trim(db).await?;
+    index::trim(db).await;
     Ok(texts(db.ask(&["SMEMBERS", "minions"]).await?))
 }
 

@@ -19,7 +19,7 @@ const ROUNDS: u32 = 8;
 
 /// Stores loads.
 pub(crate) async fn save(db: &mut Db, loads: &[JobLoad]) -> Result<Vec<Verdict>, Fault> {
-    let ttl = db.settings.ttl.to_string();
+    let ttl = (db.settings.ttl * 1000).to_string();
     let mut verdicts = all_stored(loads);
     // What is believed to be stored, by the record.
     let mut open: BTreeMap<usize, Option<String>> = (0..loads.len()).map(|index| (index, None)).collect();
@@ -57,7 +57,7 @@ pub(crate) async fn save(db: &mut Db, loads: &[JobLoad]) -> Result<Vec<Verdict>,
         let why = "other writers keep changing the same load".to_owned();
         verdicts[index] = Verdict::Retry(RetryInfo { why, after_ms: None });
     }
-    index::trim(db).await?;
+    index::trim(db).await;
     Ok(verdicts)
 }
 

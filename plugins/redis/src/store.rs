@@ -15,7 +15,7 @@ fn field(ret: &JobReturn) -> &str {
 
 /// Stores a batch in one exchange.
 pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Verdict>, Fault> {
-    let (ttl, now) = (db.settings.ttl.to_string(), now_ms().to_string());
+    let (ttl, now) = ((db.settings.ttl * 1000).to_string(), now_ms().to_string());
     let mut pipeline = Pipeline::default();
     for ret in returns.iter().filter(|ret| ret.document.len() <= db.max_value) {
         let id = field(ret);
@@ -35,7 +35,7 @@ pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Ve
             verdict(replies.next().unwrap_or(Reply::Null))?
         });
     }
-    index::trim(db).await?;
+    index::trim(db).await;
     Ok(verdicts)
 }
 

@@ -174,9 +174,10 @@ mod tests {
             pipeline.add(&["PING"]);
             assert_eq!(pipeline.len(), 2);
             let server = async {
-                let mut asked = vec![0; 39];
+                let wanted = "*2\r\n$3\r\nGET\r\n$4\r\nä\r\n\r\n*1\r\n$4\r\nPING\r\n".as_bytes();
+                let mut asked = vec![0; wanted.len()];
                 far.read_exact(&mut asked).await.unwrap();
-                assert_eq!(asked, "*2\r\n$3\r\nGET\r\n$4\r\nä\r\n\r\n*1\r\n$4\r\nPING\r\n".as_bytes());
+                assert_eq!(asked, wanted);
                 for part in ["*2\r\n$3\r\na", "\r\n\r\n:7\r", "\n-ERR no\r\n"] {
                     far.write_all(part.as_bytes()).await.unwrap();
                     tokio::task::yield_now().await;

@@ -11,3 +11,5 @@ mod queries;
 mod returns;
 #[path = "server/support.rs"]
 mod support;
+#[path = "server/throughput.rs"]
+mod throughput;

@@ -307,6 +307,35 @@ fn a_value_that_does_not_fit_is_an_error_with_its_place() {
 }
 
 #[test]
+fn salts_own_setting_counts_where_nobody_wrote_the_option() {
+    let more = "default = 86400\nfrom_salt = \"keep_jobs_seconds\"";
+    let redis = manifest("redis", "redis", &[("keep", "number", more)]);
+    let resolved = |opts: Value, salt: Value, fallback: Value| {
+        let (layers, salt, fallback) =
+            (Layers { opts: object(&opts), ..Layers::default() }, object(&salt), object(&fallback));
+        let asked = Asked {
+            layers: &layers,
+            ret_config: None,
+            ret_kwargs: None,
+            role: Role::Master,
+            fallback: Some(&fallback),
+            salt: Some(&salt),
+        };
+        resolve(&redis, &asked).unwrap()
+    };
+    let salt = json!({"keep_jobs_seconds": 0, "keep_jobs": 3});
+    let taken = resolved(json!({}), salt.clone(), json!({}));
+    assert_eq!(values(&taken), json!({"keep": 0}));
+    assert_eq!(taken.origins["keep"].shown, "`keep_jobs_seconds` in the master config");
+    let older = resolved(json!({}), json!({"keep_jobs": 3}), json!({}));
+    assert_eq!((values(&older), older.origins["keep"].key.as_str()), (json!({"keep": 10800.0}), "keep_jobs"));
+    let written = resolved(json!({"redis.keep": 7}), salt.clone(), json!({}));
+    assert_eq!(values(&written), json!({"keep": 7}));
+    assert_eq!(values(&resolved(json!({}), salt, json!({"keep": 8}))), json!({"keep": 8}));
+    assert_eq!(values(&resolved(json!({}), json!({}), json!({}))), json!({"keep": 86400}));
+}
+
+#[test]
 fn a_required_option_that_is_missing_is_named_by_its_key() {
     let manifest = manifest("sqlite3", "sqlite3", &[("database", "text", "required = true")]);
     let says = "the returner `sqlite3` needs the option `sqlite3.database`, which is not set; hint: set `sqlite3.database` in the minion config";

@@ -58,7 +58,7 @@ fn a_refused_log_in_names_option_and_server() {
         assert!(refused(user("salt", "y")).await.contains("`salt`"));
 
         // A user with exactly the rights of the README.
-        let rights = "+select +script|load +evalsha +ping +get +set +mget +expire +persist +exists +pttl +unlink +del \
+        let rights = "+select +script|load +evalsha +ping +get +set +mget +pexpire +persist +exists +pttl +unlink +del \
                       +hsetnx +hget +hgetall +hexists +hkeys +hdel +sadd +srem +sismember +smembers +zadd +zrem +zscore \
                       +zrangebyscore +zrevrangebylex +scan";
         let mut words = vec!["ACL", "SETUSER", "least", "on", ">x", "~*"];
@@ -235,4 +235,24 @@ fn a_server_that_does_not_answer_is_given_up_in_time() {
     server.freeze(false);
     assert!(why.contains("did not answer within 10 s"), "{why}");
     assert!(began.elapsed() < Duration::from_secs(13));
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_server_that_stops_answering_is_given_up_in_time_and_asked_anew() {
+    if !available() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    block(async {
+        let mut db = open(options(server.port())).await.unwrap();
+        server.freeze(true);
+        let began = Instant::now();
+        let why = retry(db.deliver(one()).await);
+        server.freeze(false);
+        assert!(why.contains("did not answer within 60 s"), "{why}");
+        assert!(began.elapsed() < Duration::from_secs(65));
+        // The late reply to the old connection is not taken for one to this.
+        assert_eq!(db.get_minions().await.unwrap(), ["m1"]);
+    });
 }

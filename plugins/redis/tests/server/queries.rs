@@ -103,6 +103,44 @@ fn what_salts_own_returner_wrote_is_read_listed_and_left_alone() {
 }
 
 #[test]
+fn taking_in_and_removing_very_many_jobs_never_holds_the_server_up() {
+    if !available() {
+        return;
+    }
+    let server = returnerd_tests::redis::Redis::start(&["--appendfsync", "no"]);
+    let fill = "for n = 1, 100000 do local jid = string.format('20251201%012d', n) \
+                redis.call('SET', 'load:' .. jid, '{\"fun\": \"f\"}') \
+                redis.call('HSET', 'ret:' .. jid, 'm1', '{}') end";
+    server.cli(&["EVAL", fill, "0"]);
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    block(async {
+        let mut db = open(options(server.port())).await.unwrap();
+        // As often as the search goes on in the next call.
+        while server.cli(&["GET", "returnerd:imported"]) != "done" {
+            db.get_jids(filter(5)).await.unwrap();
+        }
+        assert_eq!(server.cli(&["ZCARD", "returnerd:jids"]), "100000");
+        let request = PurgeRequest {
+            cutoff_ms: ARRIVED,
+            cutoff_jid: "20261201033139000000".into(),
+            archive: false,
+            limit: 20_000,
+        };
+        let purged = db.purge(request).await.unwrap();
+        assert_eq!((purged.removed, purged.more), (20_000, true));
+    });
+    // The mean: on a busy machine a single command may be held up by others.
+    let stats = server.cli(&["INFO", "commandstats"]);
+    for command in ["evalsha", "scan"] {
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:"))).unwrap();
+        let mean = line.split("usec_per_call=").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+        assert!(mean.parse::<f64>().unwrap() < 20_000.0, "{line}");
+        println!("{line}");
+    }
+    assert!(!stats.contains("cmdstat_keys"), "{stats}");
+}
+
+#[test]
 fn what_has_expired_leaves_index_and_minions() {
     let Some(place) = Place::fresh() else { return };
     block(async {

@@ -63,12 +63,37 @@ fn every_key_that_grows_has_a_time_to_live_which_each_return_renews() {
             assert!(place.ttl(key) > 900, "{key}");
         }
         assert!(place.ttl("m2:test.ping") > 900);
+        place.cli(&["EXPIRE", &load_key, "5"]);
+        db.save_loads(vec![load(JID, "test.ping")]).await.unwrap();
+        assert!(place.ttl(&load_key) > 900);
+    });
+}
 
-        let mut forever = open(Options { keep_jobs_seconds: 0.0, ..place.options() }).await.unwrap();
-        forever.save_loads(vec![load(LATER, "test.ping")]).await.unwrap();
-        forever.deliver(vec![ret(LATER, "m1", "test.ping", "1"), ret(JID, "m3", "f", "1")]).await.unwrap();
-        for key in [&format!("ret:{LATER}"), &format!("load:{LATER}"), "m1:test.ping", &hash, &load_key] {
-            assert_eq!(place.ttl(key), -1, "{key}");
+#[test]
+fn a_time_to_live_is_only_made_longer() {
+    let Some(place) = Place::fresh() else { return };
+    let [hash, load_key, pointer] = [format!("ret:{JID}"), format!("load:{JID}"), "m1:f".to_owned()];
+    let keeping = |keep_jobs_seconds| Options { keep_jobs_seconds, ..place.options() };
+    block(async {
+        let mut wanted = 0;
+        // As a master and minions with other settings would write by turns.
+        for (round, keep) in [500.0, 1000.0, 200.0, 0.0, 500.0].into_iter().enumerate() {
+            let mut db = open(keeping(keep)).await.unwrap();
+            let minions = vec![format!("r{round}")];
+            db.save_loads(vec![JobLoad { minions, ..load(JID, "f") }]).await.unwrap();
+            let batch = vec![ret(JID, "m1", "f", "1"), ret(JID, &format!("r{round}"), "f", "1")];
+            db.deliver(batch).await.unwrap();
+            wanted = match round {
+                3.. => -1,
+                _ => wanted.max(keep as i64),
+            };
+            for key in [&hash, &load_key, &pointer] {
+                let ttl = place.ttl(key);
+                assert!(
+                    (wanted - 10..=wanted).contains(&ttl),
+                    "round {round}: `{key}` has {ttl}, not {wanted}"
+                );
+            }
         }
     });
 }
