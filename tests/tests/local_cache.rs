@@ -8,6 +8,7 @@ use std::path::Path;
 
 use returnerd_tests::client::{Answer, Client};
 use returnerd_tests::daemon::Daemon;
+use returnerd_tests::salt::{SaltLab, SaltVersion};
 use serde_json::{Value, json};
 use support::*;
 
@@ -39,6 +40,8 @@ fn jobs_lie_in_salts_directory_and_are_found_there() {
     let allow = format!("dir://{}", cache.join("jobs").display());
     let mut daemon = builder.allow("local_cache", &[&allow]).start();
     hand_over(&mut daemon.client(), &cache);
+    let deep = (0..900).fold(json!(1), |inner, _| json!([inner]));
+    ask(&mut daemon.client(), &cache, "return", json!({ "ret": ret(&jid(2), "deep", deep) })).done();
     settled(&daemon);
     // What the daemon remembers of its own does not answer for the plugin.
     daemon.restart();
@@ -51,7 +54,7 @@ fn jobs_lie_in_salts_directory_and_are_found_there() {
         ask(&mut client, &cache, "get_jids_filter", json!({ "count": 2, "filter_find_job": true })).json();
     assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
     let minions = ask(&mut client, &cache, "get_minions", json!({})).json();
-    assert_eq!(minions, json!(["m1"]));
+    assert_eq!(minions, json!(["deep", "m1"]));
     let latest = ask(&mut client, &cache, "get_fun", json!({ "fun": "test.echo" })).json();
     assert_eq!(parsed(&latest["m1"])["return"], "number 3");
     // The hash of the jid names the directory, as in Salt.
@@ -90,4 +93,53 @@ fn a_directory_that_is_written_for_the_plugin_is_given() {
     hand_over(&mut client, Path::new("/nowhere"));
     settled(&daemon);
     assert_eq!(fs::read_dir(&jobs).unwrap().count(), 3 + 1);
+}
+
+/// Salt's own functions, without our shim, on the directory `jobs` beside this input.
+const SALTS_OWN: &str = "
+import json, sys
+import salt.returners.local_cache as cache
+asked = json.loads(sys.argv[2])
+cache.__opts__ = {'cachedir': asked['cachedir'], 'hash_type': 'sha256', 'keep_jobs_seconds': 86400}
+cache.clean_old_jobs()
+print(json.dumps([cache.get_load(asked['jid']), cache.get_jid(asked['jid']), cache.get_jids()], default=str))
+";
+
+fn salts_default_job_cache(version: SaltVersion) {
+    let builder = SaltLab::builder(version).minions(&["m1", "m2"]);
+    let config_dir = builder.config_dir();
+    let daemon = quick(&["local_cache"]).tables(&format!("[salt]\nconfig_dir = {config_dir:?}\n")).start();
+    let jobs = daemon.root().join("jobs");
+    fs::create_dir(&jobs).unwrap();
+    // `master_job_cache` is not set: `local_cache` is what Salt uses then, and the shim stands before Salt's own.
+    let salt = builder.shims_of(&daemon).master(json!({ "local_cache.directory": jobs })).start();
+    assert_eq!(salt.salt_json(&["*", "test.ping"]), json!({"m1": true, "m2": true}), "{}", daemon.tail());
+    let jid = salt.publish(&["*", "test.echo", "grüße 🦀"]);
+    let expected = json!({"m1": "grüße 🦀", "m2": "grüße 🦀"});
+    assert_eq!(salt.lookup_jid_of(&jid, &["m1", "m2"]), expected);
+    settled(&daemon);
+    let listed = salt.salt_run_json(&["jobs.list_jobs"]);
+    assert_eq!(listed[&jid]["Function"], "test.echo", "{listed:#}");
+    settled(&daemon);
+
+    let input = json!({ "cachedir": daemon.root(), "jid": jid }).to_string();
+    let output = salt.python(SALTS_OWN, &input);
+    let last = output.stdout.lines().last().unwrap_or_default().to_owned();
+    let [load, returns, all]: [Value; 3] =
+        serde_json::from_str(&last).unwrap_or_else(|error| panic!("{error}: {output}"));
+    assert_eq!((&load["fun"], &load["Minions"]), (&json!("test.echo"), &json!(["m1", "m2"])));
+    assert_eq!((&returns["m1"]["return"], &returns["m2"]["retcode"]), (&json!("grüße 🦀"), &json!(0)));
+    // The list runs as a job of its own, which ends after it.
+    let count = |jobs: &Value| jobs.as_object().unwrap().len();
+    assert!(count(&all) >= count(&listed), "{all:#}\n{listed:#}");
+}
+
+#[test]
+fn it_is_salts_default_job_cache_and_salts_own_reads_it_3006() {
+    salts_default_job_cache(SaltVersion::V3006);
+}
+
+#[test]
+fn it_is_salts_default_job_cache_and_salts_own_reads_it_3008() {
+    salts_default_job_cache(SaltVersion::V3008);
 }

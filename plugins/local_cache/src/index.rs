@@ -29,8 +29,6 @@ const SHARDS: &str = "shards";
 
 /// A directory that was changed this lately may change again without another time.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
-/// Until a directory is this old, Salt may still be about to write the file `jid` in it.
-const YOUNG: Duration = Duration::from_secs(60);
 /// Lines of `names` that say nothing any more are removed when there are this many beyond those that do.
 const STALE_LINES: usize = 10_000;
 
@@ -191,7 +189,7 @@ impl Index {
         }
         let listed_at = since_1970(SystemTime::now());
         let names = tree::names(path)?.unwrap_or_default();
-        let (mut seen, mut left, mut young) = (HashSet::with_capacity(names.len()), 0, false);
+        let (mut seen, mut left, mut strange) = (HashSet::with_capacity(names.len()), 0, false);
         for name in names {
             let digest = format!("{number:02x}{name}");
             let Some((_, key)) = key_of(&digest) else { continue };
@@ -210,8 +208,8 @@ impl Index {
                     let _ = writeln!(self.unsaved, "+{jid}");
                 }
                 None => {
-                    let changed = tree::modified_ms(&job)?.map(Duration::from_millis);
-                    young |= changed.is_some_and(|changed| changed + YOUNG > listed_at);
+                    // Salt may still be about to write its file, or it is what `purge` removes.
+                    strange = true;
                     self.strange.insert(job);
                 }
             }
@@ -221,7 +219,7 @@ impl Index {
             jobs.iter().filter(|(key, _)| !seen.contains(key)).map(|(_, jid)| jid.clone()).collect()
         };
         gone.iter().for_each(|jid| self.forget(tree, jid));
-        let whole = left == 0 && !young && time + SETTLED_AFTER < listed_at;
+        let whole = left == 0 && !strange && time + SETTLED_AFTER < listed_at;
         self.shards[usize::from(number)].time = whole.then_some(time.as_nanos());
         self.times_changed |= whole;
         Ok(left)

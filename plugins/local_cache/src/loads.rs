@@ -66,6 +66,7 @@ pub async fn save(tree: &Tree, loads: &[JobLoad]) -> Result<Vec<Verdict>> {
 fn save_one(tree: &Tree, stage: &mut Stage<'_>, incoming: &JobLoad) -> Result<bool> {
     let jid = &incoming.jid;
     jid_name(jid)?;
+    stage.in_time()?;
     let made = stage.job(jid)?;
     for _ in 0..ROUNDS {
         let stored = if made { Stored::default() } else { read(&tree.job(jid))? };

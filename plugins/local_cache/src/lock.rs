@@ -23,6 +23,7 @@ impl Lock {
     pub async fn take(tree: &Tree) -> Result<Self> {
         let path = tree.work().join("lock");
         let deadline = Instant::now() + PATIENCE;
+        let mut renewed = false;
         loop {
             match system::try_take(&path) {
                 Ok(Some(held)) => return Ok(Self { _held: held }),
@@ -34,7 +35,10 @@ impl Lock {
                     )));
                 }
                 // Salt's cleaner may have removed the directory.
-                Err(_) if Instant::now() < deadline && !path.exists() => tree.renew()?,
+                Err(_) if !renewed && !path.exists() => {
+                    renewed = true;
+                    tree.renew()?;
+                }
                 Err(why) => return Err(Error::retry(format!("cannot lock `{}`: {why}", path.display()))),
             }
         }

@@ -83,6 +83,7 @@ fn name(ret: &JobReturn) -> &str {
 fn prepare(tree: &Tree, stage: &Stage<'_>, ret: &JobReturn) -> Result<Option<PathBuf>> {
     jid_name(&ret.jid)?;
     minion_name(name(ret))?;
+    stage.in_time()?;
     let job = tree.job(&ret.jid);
     if is_there(&job.join(name(ret)))? || job.join(NOCACHE).exists() {
         return Ok(None);

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use returner_sdk::{Error, Result};
 
@@ -18,6 +19,9 @@ use crate::tree::{JID, Tree, at, is_missing};
 
 /// How the names of directories begin in which something is made.
 pub const NEW: &str = "new-";
+
+/// How long the files of a batch may take.
+const LONG: Duration = Duration::from_secs(15);
 
 /// How often something is tried that others undo meanwhile.
 pub const ROUNDS: u32 = 5;
@@ -29,6 +33,7 @@ pub struct Stage<'a> {
     place: PathBuf,
     count: Cell<u32>,
     changed: BTreeSet<PathBuf>,
+    began: Instant,
 }
 
 impl<'a> Stage<'a> {
@@ -37,7 +42,16 @@ impl<'a> Stage<'a> {
         tree.renew()?;
         let place = tree.work().join(format!("{NEW}{:016x}", random()));
         fs::create_dir(&place).map_err(at(&place))?;
-        Ok(Self { tree, place, count: Cell::new(0), changed: BTreeSet::new() })
+        Ok(Self { tree, place, count: Cell::new(0), changed: BTreeSet::new(), began: Instant::now() })
+    }
+
+    /// Fails when the batch has taken so long that the rest had better come again: on a disk that others keep busy a
+    /// synchronisation can take a hundred times as long as usual, and a call that takes too long is cut off.
+    pub fn in_time(&self) -> Result<()> {
+        if self.began.elapsed() < LONG {
+            return Ok(());
+        }
+        Err(Error::retry(format!("the disk of `{}` is slow", self.tree.root().display())))
     }
 
     fn next(&self) -> PathBuf {

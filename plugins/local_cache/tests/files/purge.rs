@@ -148,3 +148,19 @@ fn what_an_interrupted_call_moved_away_comes_back() {
     assert_eq!(returns(&mut store, &jid).len(), 1);
     assert!(!aside.exists());
 }
+
+#[test]
+fn a_directory_that_nobody_knows_the_job_of_goes_when_it_is_old() {
+    let cache = Cache::new();
+    let mut store = cache.open();
+    let [old, fresh] = [cache.job("old"), cache.job("fresh")];
+    for directory in [&old, &fresh] {
+        fs::create_dir_all(directory.join("m1")).unwrap();
+    }
+    fs::File::open(&old).unwrap().set_modified(SystemTime::now() - 2 * DAY).unwrap();
+    for _ in 0..2 {
+        assert!(jids(&mut store, filter(10, None, &[])).is_empty());
+    }
+    assert_eq!(purge(&mut store, DAY, 100), (0, false));
+    assert!(!old.exists() && fresh.exists());
+}
