@@ -28,7 +28,7 @@ fn opts(server: &PostgreSql, common: &Value) -> Value {
         let mut set = |name: &str, value: Value| opts[format!("returner.{plugin}.{name}")] = value;
         set("host", "127.0.0.1".into());
         set("port", server.port().into());
-        set("db", plugin.into());
+        set("db", database(plugin).into());
         for (name, value) in common.as_object().unwrap() {
             set(name, value.clone());
         }
@@ -36,9 +36,14 @@ fn opts(server: &PostgreSql, common: &Value) -> Value {
     opts
 }
 
+/// The database of a plugin.
+fn database(plugin: &str) -> String {
+    format!("jobs_{plugin}")
+}
+
 fn databases(server: &PostgreSql) {
     for plugin in PLUGINS {
-        server.database(plugin);
+        server.database(&database(plugin));
     }
 }
 
@@ -74,13 +79,13 @@ fn read(daemon: &Daemon, opts: &Value, server: &PostgreSql) {
         assert_eq!(ask("get_minions", json!({})), json!(["m1", "m2"]));
         assert_eq!(ask("get_load", json!({"jid": jid(99)})), Value::Null);
         assert_eq!(
-            server.sql(plugin, "SELECT tag, master_id FROM salt_events ORDER BY id"),
+            server.sql(&database(plugin), "SELECT tag, master_id FROM salt_events ORDER BY id"),
             "a/1|lab_master\na/2|lab_master\n"
         );
-        assert_eq!(server.sql(plugin, "SELECT count(*) FROM salt_returns"), "2\n");
+        assert_eq!(server.sql(&database(plugin), "SELECT count(*) FROM salt_returns"), "2\n");
     }
-    let kinds =
-        PLUGINS.map(|plugin| server.sql(plugin, "SELECT pg_typeof(full_ret) FROM salt_returns LIMIT 1"));
+    let kinds = PLUGINS
+        .map(|plugin| server.sql(&database(plugin), "SELECT pg_typeof(full_ret) FROM salt_returns LIMIT 1"));
     assert_eq!(kinds, ["jsonb\n", "text\n"]);
 }
 
@@ -108,7 +113,7 @@ fn another_daemon_reads_what_one_stored() {
     server.restart();
     settled(&daemon);
     for plugin in PLUGINS {
-        assert_eq!(server.sql(plugin, "SELECT count(*) FROM salt_returns"), "3\n");
+        assert_eq!(server.sql(&database(plugin), "SELECT count(*) FROM salt_returns"), "3\n");
     }
 }
 
@@ -141,7 +146,10 @@ fn the_same_holds_over_tls_with_the_server_verified() {
         status.to_string().contains("invalid peer certificate")
     });
     assert_eq!(
-        server.sql("pgjsonb", &format!("SELECT count(*) FROM salt_returns WHERE jid = '{}'", jid(7))),
+        server.sql(
+            &database("pgjsonb"),
+            &format!("SELECT count(*) FROM salt_returns WHERE jid = '{}'", jid(7))
+        ),
         "0\n"
     );
 }
