@@ -23,6 +23,8 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // With one name for all, OpenSSL would take what it signs for self-signed.
+        params.distinguished_name.push(DnType::CommonName, "test authority");
         let key = KeyPair::generate().expect("a key can be made");
         let pem = params.self_signed(&key).expect("it can be signed").pem();
         Self { pem, issuer: Issuer::new(params, key) }

@@ -20,7 +20,8 @@ use crate::wait::{tails, wait_for_value};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Who may come in how, unless a test says otherwise.
-const ACCESS: &str = "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\nhost all all ::1/128 scram-sha-256\n";
+const ACCESS: &str =
+    "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\nhost all all ::1/128 scram-sha-256\n";
 
 /// A running server.
 #[derive(Debug)]
@@ -138,25 +139,20 @@ impl PostgreSql {
 
     /// Stops it in order, ending all sessions. `restart` starts it again.
     pub fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
-            // SIGTERM would wait for the clients to go.
-            server.signal(Signal::SIGINT);
-            server.wait(LIMIT);
-        }
+        // SIGTERM would wait for the clients to go.
+        self.end(Signal::SIGINT);
     }
 
-    /// Kills it, as a power cut would. `restart` starts it again.
+    /// Ends it without a checkpoint, as a power cut would. `restart` starts it again and lets it recover.
     pub fn kill(&mut self) {
+        // SIGKILL would leave shared memory behind, and sessions that a new server must wait for.
+        self.end(Signal::SIGQUIT);
+    }
+
+    fn end(&mut self, signal: Signal) {
         if let Some(server) = self.server.take() {
-            let group = server.pid();
-            drop(server);
-            // Its processes are gone before a new server looks for them.
-            wait_for_value(
-                "the killed server's sessions to go",
-                LIMIT,
-                String::new,
-                || nix::sys::signal::killpg(nix::unistd::Pid::from_raw(i32::try_from(group).unwrap()), None).err(),
-            );
+            server.signal(signal);
+            server.wait(LIMIT);
         }
     }
 
@@ -199,6 +195,13 @@ impl PostgreSql {
                 (answer.code == 0).then_some(())
             },
         );
+    }
+}
+
+impl Drop for PostgreSql {
+    fn drop(&mut self) {
+        self.freeze(false);
+        self.end(Signal::SIGQUIT);
     }
 }
 

@@ -20,17 +20,18 @@ pub(crate) async fn returns(db: &Db, jid: &str) -> Result<Vec<StoredReturn>, Fau
 
 /// The newest jobs.
 pub(crate) async fn jids(db: &Db, filter: &JidsFilter) -> Result<Vec<StoredLoad>, Fault> {
-    let unwanted = match db.schema.column(JIDS, "load").kind {
-        Kind::Json(_) => filter.without_funs.clone(),
+    let load = db.schema.column(JIDS, "load");
+    let (unwanted, wanted) = match load.kind {
+        Kind::Json(_) => (filter.without_funs.clone(), "coalesce(load ->> 'fun', '') <> ALL ($1)"),
         // As Salt writes it, and as others may.
         _ => {
             let names = filter.without_funs.iter().map(|fun| json::quoted(fun));
-            names.flat_map(|name| [format!("\"fun\": {name}"), format!("\"fun\":{name}")]).collect()
+            let pairs = names.flat_map(|name| [format!("\"fun\": {name}"), format!("\"fun\":{name}")]);
+            (
+                pairs.map(|pair| load.json(&pair).into_owned()).collect(),
+                "NOT EXISTS (SELECT 1 FROM unnest($1) AS pair WHERE strpos(load, pair) > 0)",
+            )
         }
-    };
-    let wanted = match db.schema.column(JIDS, "load").kind {
-        Kind::Json(_) => "coalesce(load ->> 'fun', '') <> ALL ($1)",
-        _ => "NOT EXISTS (SELECT 1 FROM unnest($1) AS pair WHERE strpos(load, pair) > 0)",
     };
     let limit = i64::from(filter.limit);
     let before = filter.before.as_deref().unwrap_or_default();
@@ -47,17 +48,18 @@ pub(crate) async fn fun(db: &Db, fun: &str) -> Result<Vec<StoredReturn>, Fault> 
     let cut = db.schema.column(RETURNS, "fun").cut(fun);
     // A column that cuts names may hold another function under the same beginning: the document tells them apart.
     // For a job of several functions it has them as a list.
-    let list = json::quoted(fun).replace(',', "\", \"");
-    let (names, same) = match (&cut, db.schema.column(RETURNS, "full_ret").kind) {
+    let whole = json::quoted(fun);
+    let list = format!("[{}]", whole.replace(',', "\", \""));
+    let document = db.schema.column(RETURNS, "full_ret");
+    let (names, same) = match (&cut, document.kind) {
         (None, _) => (Vec::new(), "cardinality($2) = 0"),
-        (Some(_), Kind::Json(_)) => {
-            (vec![json::quoted(fun), format!("[{list}]")], "full_ret::jsonb -> 'fun' = ANY ($2::jsonb[])")
-        }
+        (Some(_), Kind::Json(_)) => (vec![whole, list], "full_ret::jsonb -> 'fun' = ANY ($2::jsonb[])"),
         (Some(_), _) => (
-            vec![format!("\"fun\": {}", json::quoted(fun)), format!("\"fun\": [{list}]")],
+            vec![format!("\"fun\": {whole}"), format!("\"fun\": {list}")],
             "EXISTS (SELECT 1 FROM unnest($2) AS pair WHERE strpos(full_ret, pair) > 0)",
         ),
     };
+    let names: Vec<_> = names.iter().map(|name| document.json(name)).collect();
     let sql = format!(
         "SELECT DISTINCT ON (id) {RETURN} FROM salt_returns WHERE fun = $1 AND {same} \
          ORDER BY id, jid DESC, alter_time"
