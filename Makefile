@@ -28,7 +28,7 @@ PROGRAMS := $(CARGO_TARGET_DIR)/debug
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build plugins demo dist soak bench hostile fuzz test test-rust test-python fmt lint deny clean
+.PHONY: help setup build plugins demo dist soak bench compat hostile fuzz test test-rust test-python fmt lint deny clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ test-rust: build plugins ## unit tests and end-to-end tests
 
 test-python: setup ## the shim's tests, with the Python of each Salt
 	tests/setup/python-tests.sh $(SALT_VERSIONS)
+
+compat: build plugins ## plugins beside Salt's own returners, case by case; see tests/compat
+	$(PROGRAMS)/compat
 
 hostile: build plugins ## hostile plugins against the daemon; HOSTILE_LOAD=1 adds load
 	$(PROGRAMS)/hostile

@@ -65,6 +65,7 @@ class Case:
             "kwargs": {"show_timeout": True, "show_jid": False, "delimiter": ":"},
         }
         load.update(keys)
+        self.calls.append(("prep_jid", [False, jid]))
         self.calls.append(("save_load", [jid, load] + ([minions] if minions is not None else [])))
 
     def answered(self, value=True, **keys):

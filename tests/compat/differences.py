@@ -8,9 +8,10 @@ reading function answers: `salt of ours` is Salt's reader on what our plugin sto
 
 
 class Difference:
-    def __init__(self, returners, cases, parts, reason, when=None):
+    def __init__(self, returners, cases, parts, reason, when=None, everywhere=False):
         self.returners, self.cases, self.parts, self.reason, self.when = returners, cases, parts, reason, when
-        self.used = False
+        # What is so in every case says nothing about the one case, and does not count for it.
+        self.everywhere = everywhere
 
 
 ABSENT = "(absent)"
@@ -21,11 +22,7 @@ def nothing(value):
 
 
 def lost(salts, ours, raised):
-    """Salt's returner raised and has nothing, ours has the record."""
-    return bool(raised) and nothing(salts) and not nothing(ours)
-
-
-def only_ours(salts, ours, raised):
+    """Salt's returner has nothing, whether it raised or only logged; ours has the record."""
     return nothing(salts) and not nothing(ours)
 
 
@@ -79,6 +76,8 @@ DIFFERENCES = [
     Difference("*", "value_nul an_event_with_a_nul", "*",
                "NUL becomes the six characters of its escape everywhere, since PostgreSQL stores none",
                lambda salts, ours, raised: "a\\\\u0000b" in repr(ours)),
+    Difference("pgjsonb", "value_nul value_not_a_number value_infinity an_event_with_a_nul a_*_with_values_that_json_lacks", "*",
+               "jsonb refuses NUL and `NaN`, and Salt's returner drops the record (35)", lost),
     Difference("*", "value_not_a_number value_infinity an_event_with_a_nul", "*",
                "`NaN` and `Infinity` bare are no JSON; ours are texts (35)",
                lambda salts, ours, raised: "'NaN'" in repr(ours) or "'Infinity'" in repr(ours)),
@@ -112,11 +111,12 @@ DIFFERENCES = [
                lambda salts, ours, raised: without("jid")(salts, ours, raised)),
     # What only one of Salt's returners does.
     Difference("sqlite3", "*", "store/returns/extra",
-               "the rest of Salt's record, which its returner drops, stands in a column of its own", only_ours),
+               "the rest of Salt's record, which its returner drops, stands in a column of its own", lost,
+               everywhere=True),
     Difference("sqlite3", "*", "store/returns/fun_args",
                "arguments are JSON, not the text that Python prints (31)",
                lambda salts, ours, raised: ours not in (None, ABSENT)),
-    Difference("sqlite3", "the_placeholder_job_id", "store/returns/*",
+    Difference("sqlite3 pgjsonb postgres", "the_placeholder_job_id", "store/returns/*",
                "Salt's returner keeps the placeholder as the job id (24)", lambda salts, ours, raised: ABSENT in (salts, ours)),
     Difference("sqlite3", "*", "*/get_jid",
                "Salt's reader shows the first minion only, and of its record the value only", includes),
@@ -127,4 +127,38 @@ DIFFERENCES = [
                lambda salts, ours, raised: "OperationalError" in repr(raised) and lost(salts, ours, raised)),
     Difference("sqlite3", "*", "*", "a load that is there already is an error, and the return is lost (14)",
                lambda salts, ours, raised: "IntegrityError" in repr(raised)),
+    Difference("pgjsonb postgres", "*", "*/get_fun", "Salt's reader quotes names as MySQL does, which PostgreSQL refuses (25)",
+               lambda salts, ours, raised: salts in ("SyntaxError", "ProgrammingError"), everywhere=True),
+    Difference("pgjsonb redis local_cache", "a_published_load_and_the_returns_as_loads", "*/get_load */get_jids store/loads/load",
+               "Salt's returner replaces the published load by the last return (15)",
+               lambda salts, ours, raised: "_return" in repr(salts) or "unknown-target" in repr(salts)),
+    Difference("pgjsonb postgres", "a_function_twice_in_one_job several_functions*", "store/returns/fun store/returns/success",
+               "Salt's returner stores a list as PostgreSQL's text of an array (23)",
+               lambda salts, ours, raised: str(salts).startswith("{")),
+    Difference("redis", "several_functions* a_function_twice_in_one_job", "store/last/*",
+               "the key of the last run has the functions' names joined by commas, not the text that Python prints (23)",
+               lambda salts, ours, raised: ABSENT in (salts, ours)),
+    Difference("redis", "the_placeholder_job_id", "*", "Salt's returner points to the placeholder as the last job (24)",
+               lambda salts, ours, raised: salts in ("req", "expires") or nothing(salts)),
+    Difference("redis local_cache", "module_run", "*", "`module.run` gives `ret` in place of `return`; ours stores it as the value",
+               lambda salts, ours, raised: "'ret': {" in repr(salts) or nothing(salts)),
+    Difference("local_cache", "*", "store/returns/*",
+               "the rest of Salt's record, which its job cache drops, stands behind the three keys that it keeps",
+               lambda salts, ours, raised: salts == ABSENT, everywhere=True),
+    Difference("local_cache", "*", "*/get_jid", "the whole record is kept, not three keys of it", includes, everywhere=True),
+    Difference("local_cache", "*", "*/get_fun */get_minions", "Salt's job cache has no such function",
+               lambda salts, ours, raised: salts == ABSENT, everywhere=True),
+    Difference("local_cache", "value_*bytes* value_a_date* value_keys_* value_a_boolean_key value_binary value_a_bytearray "
+               "value_a_tuple_key a_load_with_values_that_json_lacks", "*",
+               "what JSON lacks is stored, or shown, as text by the rules of the contract, the same in every store; of bytes "
+               "Salt's master too sees the text, and Salt's reader tries a key that is a list for ever",
+               lambda salts, ours, raised: not nothing(ours)),
+    Difference("local_cache", "a_return_without_a_load salt_call a_schedule a_return_whose_load_is_unknown", "*",
+               "Salt stores the return in a directory without a job id, which its cleaner removes at once (17)",
+               lambda salts, ours, raised: ABSENT in (salts, ours) or nothing(salts) or "_return" in repr(salts)),
+    Difference("local_cache", "module_run", "*/get_jid", "`module.run` gives `ret` in place of `return`; Salt loses the value",
+               lambda salts, ours, raised: "'test.ping': True" in repr(ours)),
+    Difference("local_cache", "*", "store/files/.minions*",
+               "the expected minions are sorted, and those of a syndic stand with the others; readers unite the files",
+               lambda salts, ours, raised: ours == ABSENT or set(salts) <= set(ours)),
 ]

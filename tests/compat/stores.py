@@ -72,7 +72,7 @@ def mysql(opts):
     return _sql(connection)
 
 
-def _postgresql(opts, prefix, password):
+def _postgresql(opts, prefix, password, documents):
     import psycopg2
 
     connection = psycopg2.connect(
@@ -80,15 +80,15 @@ def _postgresql(opts, prefix, password):
         password=opts[prefix + password], dbname=opts[prefix + "db"],
     )
     connection.autocommit = True
-    return _sql(connection)
+    return _sql(connection, documents)
 
 
 def pgjsonb(opts):
-    return _postgresql(opts, "returner.pgjsonb.", "pass")
+    return _postgresql(opts, "returner.pgjsonb.", "pass", documents=())  # The driver reads jsonb by itself.
 
 
 def postgres(opts):
-    return _postgresql(opts, "returner.postgres.", "passwd")
+    return _postgresql(opts, "returner.postgres.", "passwd", SQL_DOCUMENTS)
 
 
 def sqlite3(opts):
@@ -144,7 +144,7 @@ def local_cache(opts):
             with open(os.path.join(directory, name), "rb") as file:
                 content = file.read()
             if name.endswith(".p"):
-                content = msgpack.unpackb(content, raw=False, strict_map_key=False, timestamp=0)
+                content = msgpack.unpackb(content, raw=False, strict_map_key=False, use_list=False, ext_hook=lambda code, data: data.decode())
             else:
                 content = content.decode()
             minion = "/".join(parts[2:])

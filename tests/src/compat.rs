@@ -13,14 +13,16 @@ use serde_json::{Value, json};
 use crate::daemon::Daemon;
 use crate::env;
 use crate::mariadb::MariaDb;
+use crate::postgresql::PostgreSql;
 use crate::proc::{Output, Scratch, run};
+use crate::redis::Redis;
 use crate::wait::wait_for_value;
 
 /// All cases go through two returners, and four readings of all of them are compared.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The returners that are compared.
-pub const NAMES: [&str; 2] = ["mysql", "sqlite3"];
+pub const NAMES: [&str; 6] = ["mysql", "pgjsonb", "postgres", "redis", "sqlite3", "local_cache"];
 
 /// A server, or a directory, with two stores.
 struct Pair {
@@ -45,6 +47,20 @@ pub const MYSQL_TABLES: &str = "
         `id` BIGINT NOT NULL AUTO_INCREMENT, `tag` varchar(255) NOT NULL, `data` mediumtext NOT NULL,
         `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP, `master_id` varchar(255) NOT NULL,
         PRIMARY KEY (`id`), KEY `tag` (`tag`)) ENGINE=InnoDB DEFAULT CHARSET=utf8;";
+
+/// The same for PostgreSQL; `DOCUMENT` is the type of a document.
+const POSTGRESQL_TABLES: &str = "
+    SET ROLE salt;
+    CREATE TABLE jids (jid varchar(255) NOT NULL PRIMARY KEY, load DOCUMENT NOT NULL);
+    CREATE TABLE salt_returns (fun varchar(50) NOT NULL, jid varchar(255) NOT NULL, return DOCUMENT NOT NULL,
+        id varchar(255) NOT NULL, success varchar(10) NOT NULL, full_ret DOCUMENT NOT NULL,
+        alter_time TIMESTAMP WITH TIME ZONE DEFAULT NOW());
+    CREATE INDEX ON salt_returns (id); CREATE INDEX ON salt_returns (jid); CREATE INDEX ON salt_returns (fun);
+    CREATE SEQUENCE seq_salt_events_id;
+    CREATE TABLE salt_events (id BIGINT NOT NULL UNIQUE DEFAULT nextval('seq_salt_events_id'),
+        tag varchar(255) NOT NULL, data DOCUMENT NOT NULL,
+        alter_time TIMESTAMP WITH TIME ZONE DEFAULT NOW(), master_id varchar(255) NOT NULL);
+    CREATE INDEX ON salt_events (tag);";
 
 const SQLITE_TABLES: &str = "
     CREATE TABLE jids (jid TEXT PRIMARY KEY, load TEXT NOT NULL);
@@ -71,6 +87,40 @@ fn mysql() -> Pair {
     Pair { salts: options("salts"), ours: options("ours"), _server: Some(Box::new(server)) }
 }
 
+fn postgresql(prefix: &str, password: &str, document: &str) -> Pair {
+    let server = PostgreSql::start(&[]);
+    let options = |db: &str| {
+        let options = [
+            ("host", json!("127.0.0.1")),
+            ("port", json!(server.port())),
+            ("user", json!("salt")),
+            (password, json!("salt")),
+            ("db", json!(db)),
+        ];
+        options.into_iter().map(|(name, value)| (format!("{prefix}.{name}"), value)).collect()
+    };
+    for name in ["salts", "ours"] {
+        server.database(name);
+    }
+    server.sql("salts", &POSTGRESQL_TABLES.replace("DOCUMENT", document));
+    Pair { salts: options("salts"), ours: options("ours"), _server: Some(Box::new(server)) }
+}
+
+fn redis() -> Pair {
+    let server = Redis::start(&[]);
+    let options = |db: &str| json!({"redis.host": "127.0.0.1", "redis.port": server.port(), "redis.db": db});
+    Pair { salts: options("1"), ours: options("2"), _server: Some(Box::new(server)) }
+}
+
+fn local_cache(scratch: &Scratch) -> Pair {
+    let options = |name: &str| {
+        let cache = scratch.path().join(name);
+        fs::create_dir_all(cache.join("jobs")).unwrap();
+        json!({"cachedir": cache, "local_cache.directory": cache.join("jobs")})
+    };
+    Pair { salts: options("salts"), ours: options("ours"), _server: None }
+}
+
 fn sqlite3(scratch: &Scratch) -> Pair {
     let options = |name: &str| {
         let dir = scratch.path().join(name);
@@ -89,15 +139,16 @@ pub fn compare(name: &str) -> Output {
     let scratch = Scratch::new();
     let pair = match name {
         "mysql" => mysql(),
+        "pgjsonb" => postgresql("returner.pgjsonb", "pass", "jsonb"),
+        "postgres" => postgresql("returner.postgres", "passwd", "text"),
+        "redis" => redis(),
         "sqlite3" => sqlite3(&scratch),
+        "local_cache" => local_cache(&scratch),
         other => panic!("there is nothing to compare `{other}` with"),
     };
-    let daemon = Daemon::builder()
-        .plugins(&[name])
-        .tables("[delivery]\nlongest_retry = \"1s\"\n")
-        .start();
+    let daemon = Daemon::builder().plugins(&[name]).tables("[delivery]\nlongest_retry = \"1s\"\n").start();
     let shims = scratch.path().join("returners");
-    daemon.cli(&["salt", "install", "--dir", &shims.display().to_string()]).success();
+    daemon.cli(&["salt", "install", "--dir", &shims.display().to_string(), name]).success();
     let settings = json!({
         "returner_dirs": [shims],
         "returnerd": {"socket": daemon.socket(), "inbox": daemon.inbox(), "timeout": 30},
@@ -125,7 +176,11 @@ pub fn compare(name: &str) -> Output {
 
 fn python_program(arguments: &[&str]) -> Output {
     let mut command = Command::new(python());
-    command.env("PYTHONDONTWRITEBYTECODE", "1").arg("-Wignore").arg(directory().join("compat.py")).args(arguments);
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg("-Wignore")
+        .arg(directory().join("compat.py"))
+        .args(arguments);
     run(&mut command, LIMIT)
 }
 
