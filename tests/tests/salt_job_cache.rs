@@ -1,6 +1,6 @@
 //! `master_job_cache`: Salt's readers give the same answers through our plugins as through Salt's own `local_cache`.
 //!
-//! The same jobs run one after another against a master with `local_cache`, with `sqlite3` and with `mysql`; then the
+//! The same jobs run one after another against a master with Salt's `local_cache` and with each of our job caches; then the
 //! same questions are asked. Job ids and times are replaced by names, everything else must be equal but for what
 //! stands in `DIFFERENCES`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 use returnerd_tests::daemon::Daemon;
 use returnerd_tests::mariadb::MariaDb;
+use returnerd_tests::postgresql::PostgreSql;
+use returnerd_tests::redis::Redis;
 use returnerd_tests::salt::{SaltLab, SaltVersion};
 use returnerd_tests::salt_config::MASTER_ID;
 use salt_support::jobs::{STATE, TEXT, run, run_and_check};
@@ -214,17 +216,24 @@ fn must_agree(local: &Answers, ours: &Answers, what: &str, daemon: &Daemon) {
 }
 
 fn answers_are_those_of_local_cache(version: SaltVersion) {
-    let server = MariaDb::start(&[]);
+    let (mysql, postgresql, redis) = (MariaDb::start(&[]), PostgreSql::start(&[]), Redis::start(&[]));
+    postgresql.database("jobs");
     let builder = SaltLab::builder(version).minions(&["m1", "m2"]).file("demo.sls", STATE);
-    let daemon = daemon_beside(&builder);
+    let daemon = daemon_beside(&builder, &["mysql", "sqlite3", "pgjsonb", "redis", "local_cache"]);
     let file = sqlite_file(&daemon);
+    let directory = daemon.root().join("data/jobs");
+    std::fs::create_dir(&directory).unwrap();
     let mut salt = builder
         .master(merged([
-            mysql_options("mysql", &server, "salt"),
+            mysql_options("mysql", &mysql, "salt"),
             json!({"sqlite3.database": file, "sqlite3.timeout": 5}),
+            json!({"returner.pgjsonb.host": "127.0.0.1", "returner.pgjsonb.port": postgresql.port(), "returner.pgjsonb.db": "jobs"}),
+            json!({"redis.host": "127.0.0.1", "redis.port": redis.port()}),
+            json!({"local_cache.directory": directory}),
         ]))
         .shims_of(&daemon)
         .start();
+    // Salt's own, since its shim is installed only if it is named.
     let local = answers(&salt, &daemon, None);
 
     salt.reconfigure_master(json!({"master_job_cache": "sqlite3"}));
@@ -234,10 +243,22 @@ fn answers_are_those_of_local_cache(version: SaltVersion) {
     must_agree(&local, &ours, "`sqlite3`", &daemon);
 
     salt.reconfigure_master(json!({"master_job_cache": "mysql"}));
-    let store = Store::MySql(&server, "salt");
+    let store = Store::MySql(&mysql, "salt");
     let ours = answers(&salt, &daemon, Some(&store));
     outcomes_are_real(&store, &daemon);
     must_agree(&local, &ours, "`mysql`", &daemon);
+
+    let shims = salt.returners_dir().display().to_string();
+    daemon.cli(&["salt", "install", "--dir", &shims, "local_cache"]).success();
+    for name in ["pgjsonb", "redis", "local_cache"] {
+        salt.reconfigure_master(json!({"master_job_cache": name}));
+        let ours = answers(&salt, &daemon, None);
+        must_agree(&local, &ours, &format!("`{name}`"), &daemon);
+    }
+    drained(&daemon);
+    assert_ne!(postgresql.sql("jobs", "SELECT count(*) FROM salt_returns").trim(), "0");
+    assert!(redis.cli(&["KEYS", "ret:*"]).lines().count() > 1);
+    assert!(std::fs::read_dir(&directory).unwrap().count() > 1);
 }
 
 /// What comes by other ways than a published job: runners and `salt-call`.

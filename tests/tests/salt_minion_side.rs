@@ -28,7 +28,7 @@ fn what_minions_send_is_stored(version: SaltVersion) {
     server.sql("salt", DOCUMENTED_TABLES);
     server.database("other");
     let builder = SaltLab::builder(version).minions(&["m1", "m2"]).file("demo.sls", STATE);
-    let daemon = daemon_beside(&builder);
+    let daemon = daemon_beside(&builder, &["mysql", "sqlite3"]);
     let file = sqlite_file(&daemon);
     let options = merged([
         mysql_options("mysql", &server, "salt"),

@@ -101,7 +101,7 @@ fn events_are_stored(store: &Store<'_>, salt: &SaltLab, daemon: &Daemon) {
 fn salt_goes_on_and_nothing_is_lost(version: SaltVersion) {
     let mut server = MariaDb::start(&[]);
     let builder = SaltLab::builder(version).minions(&["m1", "m2"]);
-    let mut daemon = daemon_beside(&builder);
+    let mut daemon = daemon_beside(&builder, &["mysql", "sqlite3"]);
     let file = sqlite_file(&daemon);
     let options = merged([
         mysql_options("mysql", &server, "salt"),

@@ -11,6 +11,9 @@ use crate::observe::chain;
 use crate::plugin::file::PluginFile;
 use crate::salt::shim;
 
+/// What a master uses whose `master_job_cache` is not set. A shim of this name changes masters whose administrator chose nothing.
+const DEFAULT_JOB_CACHE: &str = "local_cache";
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Write one shim for each plugin and each of its other names.
@@ -22,7 +25,7 @@ pub(super) struct InstallArguments {
     /// Where to; the default is `salt.returner_dir` of the configuration. For a fleet, name `_returners` in the master's file roots.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Only these plugins.
+    /// Only these plugins. `local_cache`, Salt's default job cache, is installed only if it is named.
     #[arg(value_name = "PLUGIN")]
     plugins: Vec<String>,
 }
@@ -49,10 +52,15 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
                 continue;
             }
         };
-        let wanted = |name: &str| {
-            arguments.plugins.is_empty() || arguments.plugins.iter().any(|plugin| plugin == name)
-        };
-        if !file.manifest.names().any(wanted) {
+        let named = file.manifest.names().any(|name| arguments.plugins.iter().any(|plugin| plugin == name));
+        if !named && !arguments.plugins.is_empty() {
+            continue;
+        }
+        if !named && file.manifest.names().any(|name| name == DEFAULT_JOB_CACHE) {
+            eprintln!(
+                "note: left out `{DEFAULT_JOB_CACHE}`, which would take the place of Salt's own default job cache; \
+                 hint: to install it, name it: `returnerd salt install {DEFAULT_JOB_CACHE}`"
+            );
             continue;
         }
         for name in file.manifest.names() {

@@ -35,10 +35,10 @@ pub fn merged<const N: usize>(objects: [Value; N]) -> Value {
     objects.into_iter().flat_map(|object| object.as_object().cloned().unwrap_or_default()).collect()
 }
 
-/// A daemon with both plugins beside this Salt. It makes a directory `data` for the database of `sqlite3`.
-pub fn daemon_beside(salt: &SaltLabBuilder) -> Daemon {
+/// A daemon with these plugins beside this Salt. It makes a directory `data` for what plugins keep in files.
+pub fn daemon_beside(salt: &SaltLabBuilder, plugins: &[&str]) -> Daemon {
     let daemon = Daemon::builder()
-        .plugins(&["mysql", "sqlite3"])
+        .plugins(plugins)
         .tables(&format!(
             "[salt]\nconfig_dir = {:?}\n[delivery]\nlongest_retry = \"1s\"\n",
             salt.config_dir()
