@@ -122,6 +122,10 @@ inbox = "{state}/inbox"
 # default server of the plugins that come with returnerd; remove those that you do not want.
 [plugin.mysql]
 allow = ["tcp://salt:3306"]
+[plugin.pgjsonb]
+allow = ["tcp://localhost:5432"]
+[plugin.postgres]
+allow = ["tcp://localhost:5432"]
 
 # All that can be said of a plugin:
 # [plugin.NAME]
