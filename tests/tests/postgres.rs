@@ -103,7 +103,7 @@ fn another_daemon_reads_what_one_stored() {
 
     // A server that goes away and comes back loses nothing and doubles nothing.
     server.kill();
-    let mut client = client(&daemon, &[opts.clone()]);
+    let mut client = client(&daemon, std::slice::from_ref(&opts));
     for plugin in PLUGINS {
         client.return_(plugin, ret(&jid(3), "m3", "while it was away")).done();
     }

@@ -125,14 +125,24 @@ allow = ["dir:///var/cache/salt/master/jobs"]
 
 [plugin.mysql]
 allow = ["tcp://salt:3306"]
-[plugin.syslog]
-allow = ["unix:///dev/log"]
+
+[plugin.pgjsonb]
+allow = ["tcp://localhost:5432"]
+
+[plugin.postgres]
+allow = ["tcp://localhost:5432"]
+
+[plugin.redis]
+allow = ["tcp://salt:6379"]
 
 [plugin.slack]
 allow = ["https://slack.com"]
 
 [plugin.slack_webhook]
 allow = ["https://hooks.slack.com"]
+
+[plugin.syslog]
+allow = ["unix:///dev/log"]
 
 # All that can be said of a plugin:
 # [plugin.NAME]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use returner_sdk::prelude::*;
 use returner_sdk::tokio::net::TcpStream;
@@ -22,10 +22,14 @@ use crate::options::{Mode, Settings};
 use crate::schema::Schema;
 use crate::tls::Connector;
 
-const STATEMENT_SECONDS: u64 = 60;
+/// Less than the 60 s that the host gives a whole call by default.
+const STATEMENT_SECONDS: u64 = 50;
+/// After this long a connection may have been forgotten on the way without a word: it is tried before it is used.
+const IDLE: Duration = Duration::from_secs(60);
+const TRIAL_SECONDS: u64 = 5;
 const REPEATS_AFTER_CONFLICT: u32 = 8;
-/// `ON CONFLICT` came with this version.
-const OLDEST_SERVER: u32 = 90_500;
+/// The first version that has all that the statements use.
+const OLDEST_SERVER: u32 = 90_600;
 
 /// Sets the session up. The server gives up waiting for a lock, and ends a statement whose client has gone.
 const SESSION: &str = "SELECT current_setting('server_version_num'), current_setting('server_encoding'), \
@@ -74,6 +78,7 @@ pub(crate) struct Db {
     pub(crate) encoding: String,
     noted: BTreeSet<&'static str>,
     conflicts: u32,
+    used: Instant,
 }
 
 impl Db {
@@ -89,6 +94,7 @@ impl Db {
             encoding: String::new(),
             noted: BTreeSet::new(),
             conflicts: 0,
+            used: Instant::now(),
         };
         if let Err(fault) = db.prepare().await {
             let Settings { host, port, user, db, .. } = &db.settings;
@@ -114,7 +120,7 @@ impl Db {
         };
         if version.parse().is_ok_and(|version: u32| version < OLDEST_SERVER) {
             return Err(Fault::Later(format!(
-                "the server is of version {version}; hint: PostgreSQL 9.5 or later is needed"
+                "the server is of version {version}; hint: PostgreSQL 9.6 or later is needed"
             )));
         }
         self.encoding = encoding;
@@ -130,14 +136,18 @@ impl Db {
     ) -> Result<T> {
         let mut reopened = false;
         let mut conflicts = 0;
+        if self.used.elapsed() > IDLE && within(TRIAL_SECONDS, self.client.check_connection()).await.is_err()
+        {
+            reopened = true;
+            self.reopen().await?;
+        }
+        self.used = Instant::now();
         loop {
             match operation(self).await {
                 Ok(value) => return Ok(value),
                 Err(Fault::Lost(_)) if !reopened => {
                     reopened = true;
-                    let noted = std::mem::take(&mut self.noted);
-                    *self = Self::connect(self.settings.clone(), self.document).await?;
-                    self.noted = noted;
+                    self.reopen().await?;
                 }
                 Err(Fault::Conflict(_)) if conflicts < REPEATS_AFTER_CONFLICT => {
                     if let Err(fault) = self.exec("ROLLBACK").await {
@@ -153,6 +163,13 @@ impl Db {
                 Err(fault) => return Err(self.named(&fault)),
             }
         }
+    }
+
+    async fn reopen(&mut self) -> Result<()> {
+        let noted = std::mem::take(&mut self.noted);
+        *self = Self::connect(self.settings.clone(), self.document).await?;
+        self.noted = noted;
+        Ok(())
     }
 
     fn named(&self, fault: &Fault) -> Error {

@@ -35,6 +35,11 @@ impl From<tokio_postgres::Error> for Fault {
             "40001" | "40P01" => Self::Conflict(error),
             // A trigger that raises an error, and a view's condition.
             "P0001" | "44000" => Self::Data(error),
+            // A column of somebody else's that wants a value, and a partition that nobody has made yet.
+            "23502" => Self::Server(error),
+            "23514" if error.as_db_error().is_some_and(|server| server.constraint().is_none()) => {
+                Self::Server(error)
+            }
             _ => match code.get(..2) {
                 Some("08") => Self::Lost(error),
                 // Bad values, broken constraints, limits such as a text's or an index's.

@@ -41,6 +41,8 @@ pub(crate) struct Column {
     ascii: bool,
     /// Whether texts that differ are the same to the server.
     folds: bool,
+    /// Whether there must be a value.
+    required: bool,
 }
 
 /// What the tables of this database can hold.
@@ -91,9 +93,10 @@ impl Schema {
         let mut schema = Self::default();
         // Whether a collation folds is told since version 12, by a column that older ones do not have.
         let columns = db
-            .rows::<5>(
+            .rows::<6>(
                 "SELECT t.name, a.attname::text, y.typname::text, a.atttypmod::text, \
-                 (y.typname = 'citext' OR coalesce(to_jsonb(k) ->> 'collisdeterministic' = 'false', false))::text \
+                 (y.typname = 'citext' OR coalesce(to_jsonb(k) ->> 'collisdeterministic' = 'false', false))::text, \
+                 a.attnotnull::text \
                  FROM unnest(ARRAY['jids', 'salt_returns', 'salt_events']) AS t (name) \
                  JOIN pg_attribute a ON a.attrelid = to_regclass(t.name) AND a.attnum > 0 AND NOT a.attisdropped \
                  JOIN pg_type y ON y.oid = a.atttypid LEFT JOIN pg_collation k ON k.oid = a.attcollation \
@@ -104,7 +107,7 @@ impl Schema {
         // With another encoding the server converts what it can; SQL_ASCII takes any bytes.
         let ascii = !matches!(db.encoding.as_str(), "UTF8" | "SQL_ASCII");
         for row in columns {
-            let [Some(table), Some(name), Some(kind), modifier, folds] = row else { continue };
+            let [Some(table), Some(name), Some(kind), modifier, folds, required] = row else { continue };
             let Some(table) = known(&table) else { continue };
             let modifier: Option<usize> = modifier.and_then(|text| text.parse().ok());
             let column = Column {
@@ -119,6 +122,7 @@ impl Schema {
                 max_chars: modifier.filter(|_| kind == "varchar").and_then(|length| length.checked_sub(4)),
                 ascii,
                 folds: folds.is_some_and(|folds| folds == "true"),
+                required: required.is_some_and(|required| required == "true"),
             };
             schema.columns.entry(table).or_default().push((name, column));
         }
@@ -210,6 +214,8 @@ impl Column {
     pub(crate) fn cast(&self, expression: &str) -> String {
         match self.kind {
             Kind::Json(name) => format!("{expression}::{name}"),
+            // As Salt's own returner has it where the outcome is unknown.
+            Kind::Boolean if self.required => format!("coalesce(nullif({expression}, '')::boolean, false)"),
             Kind::Boolean => format!("nullif({expression}, '')::boolean"),
             // A cast of ours would cut a text that is too long; the server's own refuses it.
             Kind::Text | Kind::ShortInteger => expression.to_owned(),

@@ -166,6 +166,38 @@ fn a_server_that_does_not_answer_is_given_up_in_time() {
 }
 
 #[test]
+#[ignore = "waits for over a minute"]
+fn an_open_connection_that_falls_silent_is_given_up_in_time() {
+    if !available() {
+        return;
+    }
+    let server = PostgreSql::start(&[]);
+    let batch = || vec![ret(&jid(1), "m1", "f", "1")];
+    let silent = async |db: &mut Db| {
+        server.freeze(true);
+        let began = Instant::now();
+        let answer = db.deliver(batch()).await;
+        server.freeze(false);
+        match answer {
+            Err(Error::Retry { why, .. }) => (why, began.elapsed().as_secs()),
+            other => panic!("{other:?}"),
+        }
+    };
+    block(async {
+        let quick = Options { connect_timeout: 2, ..options(server.port()) };
+        let mut db = Db::open(Flavour::Jsonb, quick.clone()).await.unwrap();
+        assert!(stored(&db.deliver(batch()).await.unwrap()));
+        std::thread::sleep(Duration::from_secs(61));
+        let (why, seconds) = silent(&mut db).await;
+        assert!(why.contains("within 2 s") && seconds < 9, "{why} after {seconds} s");
+
+        let mut db = Db::open(Flavour::Jsonb, quick).await.unwrap();
+        let (why, seconds) = silent(&mut db).await;
+        assert!(why.contains("within 50 s") && seconds < 52, "{why} after {seconds} s");
+    });
+}
+
+#[test]
 fn a_lock_that_somebody_holds_means_retry_in_time() {
     let Some(place) = Place::fresh(Flavour::Jsonb) else { return };
     block(async { drop(place.open().await) });

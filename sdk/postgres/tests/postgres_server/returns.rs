@@ -211,5 +211,39 @@ fn a_boolean_outcome_and_a_document_of_another_type_are_written_as_the_column_wa
         let mut back = db.get_returns(JID.into()).await.unwrap();
         back.sort_by(|a, b| a.minion.cmp(&b.minion));
         assert_eq!((back[0].success, back[1].success), (Some(true), None));
+        place.sql("UPDATE salt_returns SET success = false; ALTER TABLE salt_returns ALTER COLUMN success SET NOT NULL");
+        let unknown = JobReturn { success: None, ..ret(JID, "m3", "test.ping", "[1]") };
+        assert!(stored(&place.open().await.deliver(vec![unknown]).await.unwrap()));
+        assert_eq!(place.sql("SELECT success FROM salt_returns WHERE id = 'm3'"), "f\n");
     });
+}
+
+#[test]
+fn a_partition_or_a_value_that_somebody_else_must_add_is_waited_for() {
+    let Some(place) = Place::fresh(Flavour::Jsonb) else { return };
+    block(async { drop(place.open().await) });
+    place.sql(
+        "ALTER TABLE salt_returns RENAME TO before;
+         SET ROLE salt; CREATE TABLE salt_returns (LIKE before INCLUDING DEFAULTS) PARTITION BY RANGE (alter_time);
+         ALTER TABLE salt_returns ADD COLUMN site text NOT NULL",
+    );
+    let mends = [
+        (
+            "found for row",
+            "CREATE TABLE part PARTITION OF salt_returns FOR VALUES FROM ('2026-12-01') TO ('2026-12-02')",
+        ),
+        ("\"site\"", "ALTER TABLE salt_returns ALTER COLUMN site SET DEFAULT 'here'"),
+    ];
+    let batch = || vec![ret(JID, "m1", "f", "1"), ret(JID, "m2", "f", "1")];
+    for (reason, mend) in mends {
+        match block(async { place.open().await.deliver(batch()).await }) {
+            Err(Error::Retry { why, .. }) => assert!(why.contains(reason), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        place.sql(&format!("SET ROLE salt; {mend}"));
+    }
+    for _ in 0..2 {
+        assert!(stored(&block(async { place.open().await.deliver(batch()).await.unwrap() })));
+    }
+    assert_eq!(place.sql("SELECT count(*) FROM salt_returns"), "2\n");
 }
