@@ -133,8 +133,13 @@ pub struct Daemon {
 impl Daemon {
     /// A daemon without plugins.
     pub fn builder() -> DaemonBuilder {
+        Self::builder_in(Scratch::new())
+    }
+
+    /// The same with all its files in this directory, which chooses the disk.
+    pub fn builder_in(scratch: Scratch) -> DaemonBuilder {
         DaemonBuilder {
-            scratch: Scratch::new(),
+            scratch,
             plugins: Vec::new(),
             top: String::new(),
             tables: String::new(),
