@@ -13,13 +13,13 @@ use super::reason::Secrets;
 use super::stdio::LogBudget;
 use crate::config::Mode;
 use crate::item::JobReturn;
-use crate::policy::{AllowError, Policy};
 use crate::policy::egress::Egress;
 use crate::policy::http::client::Client;
 use crate::policy::http::connect::system_resolver;
 use crate::policy::http::rules::Rules;
 use crate::policy::http::settings::{Settings, SettingsError};
 use crate::policy::own::OwnPlaces;
+use crate::policy::{AllowError, Policy};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]

@@ -50,7 +50,8 @@ pub(crate) fn run() {
     for (database, table) in
         [("ours", "jids"), ("ours", "salt_returns"), ("salts", "jids"), ("salts", "salt_returns")]
     {
-        let sql = format!("CREATE TRIGGER slow_{table} BEFORE INSERT ON {table} FOR EACH ROW DO SLEEP({SLOW})");
+        let sql =
+            format!("CREATE TRIGGER slow_{table} BEFORE INSERT ON {table} FOR EACH ROW DO SLEEP({SLOW})");
         server.sql(database, &sql);
     }
     pings(&masters, "slow", 4);

@@ -18,7 +18,8 @@ mod salt;
 fn main() {
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let wanted = |part: &str| only.is_empty() || only.split(',').any(|only| only == part);
-    let parts: [(&str, fn()); 3] = [("ladder", ladder::run), ("salt", salt::run), ("coupling", coupling::run)];
+    let parts: [(&str, fn()); 3] =
+        [("ladder", ladder::run), ("salt", salt::run), ("coupling", coupling::run)];
     if !parts.iter().any(|(name, _)| wanted(name)) {
         return;
     }

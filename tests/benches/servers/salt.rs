@@ -198,9 +198,14 @@ impl Bench {
     }
 
     fn drained(&self) {
-        wait_for_value("the lane to run empty", LIMIT, || self.daemon.tail(), || {
-            let status: Value = self.daemon.cli(&["status", "--json"]).json_whatever_the_code();
-            (status["spool"]["items"] == 0).then_some(())
-        });
+        wait_for_value(
+            "the lane to run empty",
+            LIMIT,
+            || self.daemon.tail(),
+            || {
+                let status: Value = self.daemon.cli(&["status", "--json"]).json_whatever_the_code();
+                (status["spool"]["items"] == 0).then_some(())
+            },
+        );
     }
 }

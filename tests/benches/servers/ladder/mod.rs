@@ -40,10 +40,8 @@ fn one(system: &System) {
     row(&[&format!("{name}, returns a second"), "batch", "rows/s", "of native"]);
     let mut returns = Returns::default();
     for batch in BATCHES {
-        let mut rungs: Vec<(&str, Box<dyn Rung>)> = vec![
-            ("native", Box::new(Native::open(system))),
-            ("engine", Box::new(Engine::open(system))),
-        ];
+        let mut rungs: Vec<(&str, Box<dyn Rung>)> =
+            vec![("native", Box::new(Native::open(system))), ("engine", Box::new(Engine::open(system)))];
         if let Some(driver) = driver::open(system) {
             rungs.push(("driver", driver));
         }

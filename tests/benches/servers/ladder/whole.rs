@@ -111,17 +111,24 @@ async fn hand_over(socket: &Path, work: Vec<Vec<Vec<u8>>>) {
     }
     for task in tasks {
         let answer = rmpv::decode::read_value(&mut task.await.unwrap().as_slice()).unwrap();
-        let ok = answer.as_map().into_iter().flatten().any(|(key, value)| {
-            key.as_str() == Some("ok") && value.as_bool() == Some(true)
-        });
+        let ok = answer
+            .as_map()
+            .into_iter()
+            .flatten()
+            .any(|(key, value)| key.as_str() == Some("ok") && value.as_bool() == Some(true));
         assert!(ok, "{answer}");
     }
 }
 
 /// Waits until nothing waits in any lane.
 pub(crate) fn drained(daemon: &Daemon) {
-    wait_for_value("the lane to run empty", LIMIT, || daemon.tail(), || {
-        let status: Value = daemon.cli(&["status", "--json"]).json_whatever_the_code();
-        (status["spool"]["items"] == 0).then_some(())
-    });
+    wait_for_value(
+        "the lane to run empty",
+        LIMIT,
+        || daemon.tail(),
+        || {
+            let status: Value = daemon.cli(&["status", "--json"]).json_whatever_the_code();
+            (status["spool"]["items"] == 0).then_some(())
+        },
+    );
 }
