@@ -58,9 +58,9 @@ dist: setup plugins ## the daemon, optimised, and the plugins, into $CARGO_TARGE
 soak: build plugins ## crashes of every part at random, then counting; SOAK_SECONDS (300), SOAK_SEED
 	$(PROGRAMS)/soak
 
-bench: setup plugins ## figures, as ratios of one run; BENCH_ONLY=ack, spool, drain or boundary
+bench: setup plugins ## figures, as ratios of one run; BENCH_ONLY=ack, spool, drain, boundary, ladder, salt, coupling
 	cargo build $(LOCKED) --release --workspace --bins --benches
-	cargo bench $(LOCKED) --quiet --workspace --bench bench
+	cargo bench $(LOCKED) --quiet --workspace --bench bench --bench servers
 
 test: lint build plugins test-rust test-python deny ## everything that must pass
 

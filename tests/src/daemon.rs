@@ -27,6 +27,7 @@ pub struct DaemonBuilder {
     plugins: Vec<String>,
     top: String,
     tables: String,
+    level: &'static str,
     variables: Vec<(String, String)>,
 }
 
@@ -48,6 +49,12 @@ impl DaemonBuilder {
     pub fn tables(mut self, lines: &str) -> Self {
         self.tables.push_str(lines);
         self.tables.push('\n');
+        self
+    }
+
+    /// Logs no more than it does by default, for measurements.
+    pub fn quiet(mut self) -> Self {
+        self.level = "info";
         self
     }
 
@@ -79,9 +86,10 @@ impl DaemonBuilder {
         share_compiled_plugins(&root.join("state/cache"));
         let text = format!(
             "state_dir = {:?}\nplugins_dir = {plugins_dir:?}\nsocket = {socket:?}\ninbox = {inbox:?}\n{}\n\
-             [log]\nlevel = \"debug\"\n\n{}",
+             [log]\nlevel = \"{}\"\n\n{}",
             root.join("state"),
             self.top,
+            self.level,
             self.tables
         );
         let config = self.scratch.write("returnerd.toml", &text);
@@ -133,11 +141,17 @@ pub struct Daemon {
 impl Daemon {
     /// A daemon without plugins.
     pub fn builder() -> DaemonBuilder {
+        Self::builder_in(Scratch::new())
+    }
+
+    /// The same with all its files in this directory, which chooses the disk.
+    pub fn builder_in(scratch: Scratch) -> DaemonBuilder {
         DaemonBuilder {
-            scratch: Scratch::new(),
+            scratch,
             plugins: Vec::new(),
             top: String::new(),
             tables: String::new(),
+            level: "debug",
             variables: Vec::new(),
         }
     }

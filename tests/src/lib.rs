@@ -11,6 +11,7 @@ pub mod compat;
 pub mod daemon;
 pub mod env;
 pub mod hostile;
+pub mod machine;
 pub mod mariadb;
 pub mod postgresql;
 pub mod proc;

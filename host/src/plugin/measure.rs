@@ -4,20 +4,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::bindings::types::Verdict;
 use super::engine::{EngineError, Host, Tuning};
 use super::file::{FileError, PluginFile};
 use super::instance::{CallError, Exports, Instance, Opening};
 use super::limits::Limits;
 use super::reason::Secrets;
 use super::stdio::LogBudget;
+use crate::config::Mode;
 use crate::item::JobReturn;
-use crate::policy::Policy;
 use crate::policy::egress::Egress;
 use crate::policy::http::client::Client;
 use crate::policy::http::connect::system_resolver;
 use crate::policy::http::rules::Rules;
 use crate::policy::http::settings::{Settings, SettingsError};
 use crate::policy::own::OwnPlaces;
+use crate::policy::{AllowError, Policy};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +36,9 @@ pub enum MeasureError {
     /// The HTTP client.
     #[error(transparent)]
     Http(#[from] SettingsError),
+    /// What it may reach.
+    #[error(transparent)]
+    Allow(#[from] AllowError),
 }
 
 /// A plugin of which instances are made and called.
@@ -42,6 +47,7 @@ pub struct Measured {
     exports: Arc<Exports>,
     options: String,
     http: Arc<Client>,
+    policy: Policy,
 }
 
 impl Measured {
@@ -57,7 +63,17 @@ impl Measured {
         let settings = Settings::load("measured", &crate::config::Http::default())?;
         let egress = Egress::new("measured", Vec::new(), false);
         let http = Arc::new(Client::new(settings, Rules::default(), &egress, system_resolver())?);
-        Ok(Self { host, exports: Arc::new(exports), options: options.to_owned(), http })
+        let policy = Policy::default();
+        Ok(Self { host, exports: Arc::new(exports), options: options.to_owned(), http, policy })
+    }
+
+    /// Lets the instances reach what these lines of `allow` say.
+    ///
+    /// # Errors
+    /// If a line is not understood.
+    pub fn allow(mut self, lines: &[String]) -> Result<Self, MeasureError> {
+        self.policy = Policy::new("measured", Vec::new(), lines, Mode::Enforce)?;
+        Ok(self)
     }
 
     /// Makes and opens an instance.
@@ -71,8 +87,8 @@ impl Measured {
             id: "id",
             role: "master",
             limits: Limits::default(),
-            policy: &Policy::default(),
-            egress: &Egress::new("measured", Vec::new(), false),
+            policy: &self.policy,
+            egress: &Egress::new("measured", self.policy.endpoints(), false),
             http: &self.http,
             own: &OwnPlaces::default(),
             log: &LogBudget::default(),
@@ -114,5 +130,14 @@ impl Open {
             total += began.elapsed();
         }
         Ok(total / calls.max(1))
+    }
+
+    /// Delivers these returns; gives how many the plugin says are stored.
+    ///
+    /// # Errors
+    /// If the call fails.
+    pub async fn hand_over(&mut self, returns: Vec<JobReturn>) -> Result<usize, MeasureError> {
+        let verdicts = self.instance.deliver(returns).await?;
+        Ok(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Stored)).count())
     }
 }
