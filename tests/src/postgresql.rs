@@ -20,7 +20,8 @@ use crate::wait::{tails, wait_for_value};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Who may come in how, unless a test says otherwise.
-const ACCESS: &str = "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\nhost all all ::1/128 scram-sha-256\n";
+const ACCESS: &str =
+    "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\nhost all all ::1/128 scram-sha-256\n";
 
 /// A running server.
 #[derive(Debug)]
@@ -151,12 +152,10 @@ impl PostgreSql {
             let group = server.pid();
             drop(server);
             // Its processes are gone before a new server looks for them.
-            wait_for_value(
-                "the killed server's sessions to go",
-                LIMIT,
-                String::new,
-                || nix::sys::signal::killpg(nix::unistd::Pid::from_raw(i32::try_from(group).unwrap()), None).err(),
-            );
+            wait_for_value("the killed server's sessions to go", LIMIT, String::new, || {
+                nix::sys::signal::killpg(nix::unistd::Pid::from_raw(i32::try_from(group).unwrap()), None)
+                    .err()
+            });
         }
     }
 

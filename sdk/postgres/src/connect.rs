@@ -94,7 +94,9 @@ impl Db {
             let Settings { host, port, user, db, .. } = &db.settings;
             let hint = match &fault {
                 Fault::Server(error) if error.code().is_some_and(|code| code.code() == "42501") => {
-                    format!("; hint: give the user `{user}` rights on the tables, and CREATE on the schema while one is missing")
+                    format!(
+                        "; hint: give the user `{user}` rights on the tables, and CREATE on the schema while one is missing"
+                    )
                 }
                 _ => String::new(),
             };
@@ -277,9 +279,9 @@ async fn open(settings: &Settings, address: SocketAddr) -> Result<(Client, Task)
     if !again {
         return Err(refused);
     }
-    attempt(settings, address, second).await.map_err(|other| {
-        if other.code() == Some("28000") { refused } else { other }
-    })
+    attempt(settings, address, second)
+        .await
+        .map_err(|other| if other.code() == Some("28000") { refused } else { other })
 }
 
 async fn attempt(
@@ -308,7 +310,9 @@ fn refusal(settings: &Settings, refused: &Refused) -> Error {
     let Settings { host, port, user, db, password_option, .. } = settings;
     let error = match refused {
         Refused::Network(error) => {
-            return Error::retry(format!("cannot connect to `{host}:{port}` (options `host`, `port`): {error}"));
+            return Error::retry(format!(
+                "cannot connect to `{host}:{port}` (options `host`, `port`): {error}"
+            ));
         }
         Refused::Driver(error) => error,
     };

@@ -30,9 +30,8 @@ impl From<tokio_postgres::Error> for Fault {
         let Some(code) = error.code().map(|code| code.code().to_owned()) else { return Self::Lost(error) };
         match code.as_str() {
             // Shut down, killed, or ended for idleness; a server that became a standby; tables that were replaced.
-            "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" | "42P01" | "42703" | "42P10" => {
-                Self::Lost(error)
-            }
+            "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" | "42P01" | "42703"
+            | "42P10" => Self::Lost(error),
             "40001" | "40P01" => Self::Conflict(error),
             // A trigger that raises an error, and a view's condition.
             "P0001" | "44000" => Self::Data(error),

@@ -253,7 +253,8 @@ mod tests {
     #[test]
     fn waiting_for_a_connection_is_bounded() {
         for (seconds, wanted) in [(0, 60), (-1, 60), (3, 3), (900, 60)] {
-            let settings = Options { connect_timeout: seconds, ..Options::default() }.settings("pass").unwrap();
+            let settings =
+                Options { connect_timeout: seconds, ..Options::default() }.settings("pass").unwrap();
             assert_eq!(settings.connect_within.as_secs(), wanted);
         }
     }

@@ -37,8 +37,7 @@ pub(crate) async fn purge(db: &Db, request: &PurgeRequest) -> Result<Purged, Fau
         }
     }
     // A row without a time goes by its job's.
-    let old =
-        format!("coalesce(alter_time < to_timestamp({}), true)", request.cutoff_ms.min(1 << 47) / 1000);
+    let old = format!("coalesce(alter_time < to_timestamp({}), true)", request.cutoff_ms.min(1 << 47) / 1000);
     let mut purge = Purge { request, old, left: u64::from(request.limit) };
     // Whoever runs out of its share has more to do.
     purge.returns(db).await?;
@@ -56,7 +55,8 @@ impl Purge<'_> {
                  WHERE jid > $1 AND jid < $2 GROUP BY jid ORDER BY jid LIMIT {JOBS_AT_ONCE}",
                 self.old
             );
-            let jobs = db.rows::<3>(&sql, &[one(&last.as_str()), one(&self.request.cutoff_jid.as_str())]).await?;
+            let jobs =
+                db.rows::<3>(&sql, &[one(&last.as_str()), one(&self.request.cutoff_jid.as_str())]).await?;
             if jobs.is_empty() {
                 return Ok(());
             }
@@ -132,13 +132,7 @@ impl Purge<'_> {
     }
 
     /// Removes the rows that a condition names, and copies them where that was asked for.
-    async fn remove(
-        &mut self,
-        db: &Db,
-        table: &str,
-        rows: &str,
-        params: &[Param<'_>],
-    ) -> Result<(), Fault> {
+    async fn remove(&mut self, db: &Db, table: &str, rows: &str, params: &[Param<'_>]) -> Result<(), Fault> {
         let sql = if self.request.archive {
             let names = db.schema.names(table);
             // A record that was archived before (it was delivered again later) stays as it was.
@@ -148,7 +142,9 @@ impl Purge<'_> {
                  SELECT count(*)::text FROM gone"
             )
         } else {
-            format!("WITH gone AS (DELETE FROM {table} WHERE {rows} RETURNING 1) SELECT count(*)::text FROM gone")
+            format!(
+                "WITH gone AS (DELETE FROM {table} WHERE {rows} RETURNING 1) SELECT count(*)::text FROM gone"
+            )
         };
         let removed = db.rows::<1>(&sql, params).await?;
         let removed = removed.into_iter().flatten().flatten().next().and_then(|count| count.parse().ok());

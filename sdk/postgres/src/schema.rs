@@ -68,7 +68,8 @@ impl Schema {
         }
         if !schema.has_key(JIDS, &["jid"]) {
             return Err(Fault::Later(
-                "the table `jids` has no unique key on `jid`; hint: ALTER TABLE jids ADD PRIMARY KEY (jid)".into(),
+                "the table `jids` has no unique key on `jid`; hint: ALTER TABLE jids ADD PRIMARY KEY (jid)"
+                    .into(),
             ));
         }
         for (table, key) in [(RETURNS, &["id", "jid"][..]), (EVENTS, &["id"][..])] {

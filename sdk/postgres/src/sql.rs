@@ -93,8 +93,10 @@ impl Insert {
                     ),
                 })
                 .collect();
-            statement
-                .push_str(&format!(" WHERE NOT EXISTS (SELECT 1 FROM {table} r WHERE {})", same.join(" AND ")));
+            statement.push_str(&format!(
+                " WHERE NOT EXISTS (SELECT 1 FROM {table} r WHERE {})",
+                same.join(" AND ")
+            ));
         }
         Self { table, has_key, statement }
     }
@@ -134,9 +136,8 @@ impl Insert {
 
     async fn part(&self, db: &Db, rows: &[Row<'_>]) -> Result<u64, Fault> {
         let columns = rows.first().map_or(0, |row| row.texts.len());
-        let arrays: Vec<Vec<&str>> = (0..columns)
-            .map(|column| rows.iter().map(|row| row.texts[column].as_ref()).collect())
-            .collect();
+        let arrays: Vec<Vec<&str>> =
+            (0..columns).map(|column| rows.iter().map(|row| row.texts[column].as_ref()).collect()).collect();
         let params: Vec<Param<'_>> = arrays.iter().map(many).collect();
         if self.has_key {
             return db.change(&self.statement, &params).await;
