@@ -28,7 +28,7 @@ PROGRAMS := $(CARGO_TARGET_DIR)/debug
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build plugins demo dist soak bench compat hostile fuzz test test-rust test-python fmt lint deny clean
+.PHONY: help setup build plugins demo dist soak bench bench-check compat hostile fuzz test test-rust test-python fmt lint deny clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -58,9 +58,13 @@ dist: setup plugins ## the daemon, optimised, and the plugins, into $CARGO_TARGE
 soak: build plugins ## crashes of every part at random, then counting; SOAK_SECONDS (300), SOAK_SEED
 	$(PROGRAMS)/soak
 
-bench: setup plugins ## figures, as ratios of one run; BENCH_ONLY=ack, spool, drain, boundary, ladder, salt, coupling
+bench: setup plugins ## figures, as ratios of one run; BENCH_ONLY=ack, spool, drain, boundary, growth, startup, ladder, salt, coupling
 	cargo build $(LOCKED) --release --workspace --bins --benches
 	cargo bench $(LOCKED) --quiet --workspace --bench bench --bench servers
+
+bench-check: setup plugins ## instructions of the hot paths against those kept in the repository; RENEW=1 keeps the new ones
+	@tests/setup/packages.sh valgrind:valgrind
+	RENEW=$(RENEW) cargo bench $(LOCKED) --quiet --workspace --bench counts
 
 test: lint build plugins test-rust test-python deny ## everything that must pass
 

@@ -12,7 +12,9 @@
 mod ack;
 mod boundary;
 mod drain;
+mod growth;
 mod spool;
+mod startup;
 
 use std::time::Duration;
 
@@ -32,6 +34,8 @@ fn main() {
     if wanted("boundary") {
         boundary::run();
     }
+    growth::run(only.as_deref());
+    startup::run(only.as_deref());
 }
 
 /// What it ran on: figures of different machines do not compare.

@@ -492,6 +492,7 @@ fn call_failed(error: &CallError, operation: &'static str) -> Round {
         CallError::Failure(Failure::Retry(info)) => {
             Trouble::Away { after: info.after_ms.map(|ms| Duration::from_millis(ms.into())) }
         }
+        CallError::Crowded => Trouble::Away { after: None },
         CallError::Failure(_) | CallError::Directory(_) | CallError::Missing(_) => Trouble::Faulty,
         CallError::Trap { .. } | CallError::Timeout { .. } | CallError::Verdicts { .. } | CallError::Gone => {
             Trouble::Crash { records: 0, alone: false }

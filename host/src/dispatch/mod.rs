@@ -182,7 +182,8 @@ impl Dispatch {
             }
             for sink in self.sinks() {
                 let settings = self.shared.config.load().plugin(&sink.plugin);
-                sink.pool.close_idle(&Limits::of(&settings)).await;
+                let crowded = self.shared.registry.host().is_crowded();
+                sink.pool.close_idle(&Limits::of(&settings), crowded).await;
                 if let Some(keep) = settings.keep
                     && !keep.is_zero()
                     && sink.purge_due(PURGE_EVERY)

@@ -14,7 +14,7 @@ use wasmtime_wasi::sockets::WasiSocketsView;
 
 use super::bindings::salt::returner::{file_locks, unix_datagrams};
 use super::file::PluginFile;
-use super::limits::{FIBER_STACK, MAX_TABLE_ELEMENTS, TICK, WASM_STACK};
+use super::limits::{FIBER_STACK, MAX_INSTANCES, MAX_TABLE_ELEMENTS, TICK, WASM_STACK};
 use super::state::State;
 use crate::policy::file_locks::{HasLocks, Locks};
 use crate::policy::names::{HasNames, Names};
@@ -113,6 +113,13 @@ impl Host {
         self.allocation
     }
 
+    /// Whether more than half of the places for instances are taken.
+    pub fn is_crowded(&self) -> bool {
+        self.engine
+            .pooling_allocator_metrics()
+            .is_some_and(|metrics| metrics.component_instances() > u64::from(MAX_INSTANCES / 2))
+    }
+
     /// Compiles a file, or takes it from the cache, and resolves its imports. Takes seconds for a large plugin.
     pub fn compile(&self, file: &PluginFile) -> Result<InstancePre<State>, EngineError> {
         let component = self
@@ -140,12 +147,12 @@ fn engine(cache_dir: Option<&Path>, tuning: Tuning) -> wasmtime::Result<Engine> 
     }
     if tuning.allocation == Allocation::Pooling {
         let mut pool = PoolingAllocationConfig::new();
-        // 256 instances: 50 plugins with a few sinks each. Per component the numbers fit CPython's.
-        pool.total_component_instances(256)
-            .total_core_instances(1_024)
-            .total_memories(512)
-            .total_tables(1_024)
-            .total_stacks(512)
+        // A plugin in Rust has four core instances. Per component the numbers fit CPython's. What is reserved are addresses.
+        pool.total_component_instances(MAX_INSTANCES)
+            .total_core_instances(4 * MAX_INSTANCES)
+            .total_memories(2 * MAX_INSTANCES)
+            .total_tables(4 * MAX_INSTANCES)
+            .total_stacks(MAX_INSTANCES)
             .max_component_instance_size(4 << 20)
             .max_core_instance_size(10 << 20)
             .max_core_instances_per_component(200)

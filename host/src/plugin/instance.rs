@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wasmtime::component::{Instance as WasmInstance, InstancePre, ResourceTableError};
-use wasmtime::{Store, UpdateDeadline};
+use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
 use super::bindings::types::{Failure, Verdict};
 use super::bindings::{events, jobs, lifecycle, returns};
 use super::engine::Host;
-use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, MAX_RESOURCES, TICK};
+use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, MAX_INSTANCES, MAX_RESOURCES, TICK};
 use super::reason::Secrets;
 use super::state::{DirectoryError, State};
 use super::stdio::LogBudget;
@@ -59,6 +59,11 @@ pub enum CallError {
     /// A directory that it was granted cannot be opened.
     #[error("cannot prepare the plugin's surroundings")]
     Directory(#[from] DirectoryError),
+    /// As many instances run as the engine has places for.
+    #[error(
+        "all {MAX_INSTANCES} instances that can run at once are in use; those without work are closed, and then it is tried again"
+    )]
+    Crowded,
     /// An earlier call ended the instance.
     #[error("the plugin's instance ended in an earlier call")]
     Gone,
@@ -173,6 +178,10 @@ impl Instance {
             .map_err(|_| CallError::Timeout { function: "start", limit: limits.open })?;
         let (lifecycle, returns, jobs, events) = match instantiated {
             Ok(parts) => parts,
+            // The plugin did nothing wrong.
+            Err(error) if error.chain().any(|cause| cause.is::<PoolConcurrencyLimitError>()) => {
+                return Err(CallError::Crowded);
+            }
             Err(error) => return Err(trap("start", &error, &mut store)),
         };
         let mut instance = Self {

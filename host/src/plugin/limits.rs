@@ -83,6 +83,9 @@ pub const UNIX_WAIT: Duration = Duration::from_secs(5);
 /// Elements over all tables, and so of any one. A large Python component has below 20,000 functions.
 pub const MAX_TABLE_ELEMENTS: usize = 100_000;
 
+/// Instances that run at once, over all plugins: each sink that works has one, and a second while it is asked something.
+pub const MAX_INSTANCES: u32 = 1_024;
+
 /// Wasm stack of an instance: twice wasmtime's, as nesting 1,000 deep is read by recursion in guests.
 pub const WASM_STACK: usize = 1 << 20;
 
@@ -112,7 +115,8 @@ pub struct Limits {
     pub quarantine_after: u32,
     /// An instance whose memory ever passed this is renewed after the call, since linear memory never shrinks.
     pub renew_above: usize,
-    /// An instance used for questions is closed after being idle for this long, with its connection.
+    /// An instance used for questions is closed after being idle for this long, with its connection; one that delivers only where
+    /// the places for instances are getting short.
     pub idle: Duration,
 }
 

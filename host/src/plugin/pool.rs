@@ -209,13 +209,15 @@ impl Pool {
         Ok(client)
     }
 
-    /// Closes the instance for questions if it has been idle; called from time to time.
-    pub async fn close_idle(&self, limits: &Limits) {
-        if let Ok(mut slot) = self.query.try_lock()
-            && slot.as_ref().is_some_and(|held| held.used.elapsed() > limits.idle)
-            && let Some(held) = slot.take()
-        {
-            self.retire(held).await;
+    /// Closes the instance for questions if it has been idle, and with `all` the one that delivers; called from time to time.
+    pub async fn close_idle(&self, limits: &Limits, all: bool) {
+        for slot in [Some(&self.query), all.then_some(&self.deliver)].into_iter().flatten() {
+            if let Ok(mut slot) = slot.try_lock()
+                && slot.as_ref().is_some_and(|held| held.used.elapsed() > limits.idle)
+                && let Some(held) = slot.take()
+            {
+                self.retire(held).await;
+            }
         }
     }
 
