@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use returnerd_tests::client::Client;
 use returnerd_tests::daemon::Daemon;
-use returnerd_tests::env;
 use returnerd_tests::mariadb::{MariaDb, installed};
 use rusqlite::Connection;
 use serde_json::{Value, json};
