@@ -88,7 +88,7 @@ fn pings(masters: &[Master], state: &str, rounds: usize) {
             let output = master.lab.salt(&["*", "test.ping"]);
             times[at].push(output.took.as_secs_f64());
             let answered = |id: &&str| output.stdout.contains(&format!("\"{id}\": true"));
-            complete[at] += usize::from(MINIONS.iter().all(|id| answered(&id)));
+            complete[at] += usize::from(MINIONS.iter().all(answered));
         }
     }
     if state == "warm_up" {

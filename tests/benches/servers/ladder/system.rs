@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 pub(crate) enum System {
     MySql(MariaDb),
     PgJsonb(PostgreSql),
-    Redis(Redis),
+    Redis(Box<Redis>),
     Sqlite3(Scratch),
 }
 
@@ -27,7 +27,7 @@ impl System {
             "pgjsonb" => {
                 postgresql::installed().map(|_| Self::PgJsonb(PostgreSql::start(&["max_wal_size=4GB"])))
             }
-            "redis" => redis::installed().map(|_| Self::Redis(Redis::start(&[]))),
+            "redis" => redis::installed().map(|_| Self::Redis(Box::new(Redis::start(&[])))),
             _ => {
                 let scratch = Scratch::new();
                 fs::create_dir(scratch.path().join("data")).unwrap();
