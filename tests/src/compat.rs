@@ -92,10 +92,7 @@ pub fn compare(name: &str) -> Output {
         "sqlite3" => sqlite3(&scratch),
         other => panic!("there is nothing to compare `{other}` with"),
     };
-    let daemon = Daemon::builder()
-        .plugins(&[name])
-        .tables("[delivery]\nlongest_retry = \"1s\"\n")
-        .start();
+    let daemon = Daemon::builder().plugins(&[name]).tables("[delivery]\nlongest_retry = \"1s\"\n").start();
     let shims = scratch.path().join("returners");
     daemon.cli(&["salt", "install", "--dir", &shims.display().to_string()]).success();
     let settings = json!({
@@ -125,7 +122,11 @@ pub fn compare(name: &str) -> Output {
 
 fn python_program(arguments: &[&str]) -> Output {
     let mut command = Command::new(python());
-    command.env("PYTHONDONTWRITEBYTECODE", "1").arg("-Wignore").arg(directory().join("compat.py")).args(arguments);
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg("-Wignore")
+        .arg(directory().join("compat.py"))
+        .args(arguments);
     run(&mut command, LIMIT)
 }
 

@@ -8,6 +8,7 @@
 pub mod certificates;
 pub mod client;
 pub mod compat;
+pub mod conformance;
 pub mod daemon;
 pub mod env;
 pub mod hostile;
@@ -15,8 +16,9 @@ pub mod mariadb;
 pub mod postgresql;
 pub mod proc;
 pub mod proxy;
-pub mod rsyslog;
+pub mod records;
 pub mod redis;
+pub mod rsyslog;
 pub mod salt;
 pub mod salt_config;
 pub mod slack;

@@ -1,5 +1,10 @@
 //! `make compat`: compares plugins with Salt's own returners; arguments are the names of returners, none for all.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "it ends with a message if a part fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "it ends with a message if a part fails"
+)]
 
 use returnerd_tests::compat::{NAMES, compare};
 
