@@ -8,6 +8,7 @@
 pub mod certificates;
 pub mod client;
 pub mod compat;
+pub mod conformance;
 pub mod daemon;
 pub mod env;
 pub mod hostile;
@@ -16,6 +17,7 @@ pub mod mariadb;
 pub mod postgresql;
 pub mod proc;
 pub mod proxy;
+pub mod records;
 pub mod redis;
 pub mod rsyslog;
 pub mod salt;
