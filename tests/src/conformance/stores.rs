@@ -78,7 +78,9 @@ pub fn store(plugin: &str) -> Option<Box<dyn Store>> {
         return None;
     }
     Some(match plugin {
-        "mysql" => Box::new(MySql(MariaDb::start(&[]))),
+        "mysql" => {
+            Box::new(MySql(MariaDb::start(&["--max-allowed-packet=64M", "--innodb-log-file-size=256M"])))
+        }
         "sqlite3" => Box::new(Sqlite3(Scratch::new())),
         "pgjsonb" => {
             Box::new(Postgres { plugin: "pgjsonb", password: "pass", server: PostgreSql::start(&[]) })
