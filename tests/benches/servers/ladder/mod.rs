@@ -51,7 +51,7 @@ fn one(system: &System) {
         drop(rungs);
         assert_eq!(system.count() - before, handed_over, "all returns of `{name}` are stored");
         let native = rates[0].timed.per_second();
-        let mut report = |rung: &str, rate: f64| {
+        let report = |rung: &str, rate: f64| {
             figure(&format!("ladder_{name}_{rung}_{batch}"), rate, "per_s");
             figure(&format!("ladder_{name}_{rung}_to_native_{batch}"), rate / native, "ratio");
             row(&[rung, &batch.to_string(), &format!("{rate:.0}"), &format!("{:.2}", rate / native)]);
