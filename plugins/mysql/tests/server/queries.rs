@@ -103,7 +103,8 @@ fn an_unreadable_load_hides_no_other() {
             db.save_loads(vec![load("20261201033139637004", "test.ping")]).await.unwrap();
             let all = db.get_jids(filter(10)).await.unwrap();
             let documents: Vec<_> = all.iter().skip(1).map(|load| load.document.as_str()).collect();
-            assert_eq!(documents, [r#"{"fun": "test.ping"}"#, "{}", "{}"]);
+            let unreadable = r#"{"jid": "20261201033139637002", "Error": "the stored load is unreadable"}"#;
+            assert_eq!(documents, [r#"{"fun": "test.ping"}"#, unreadable, "{}"]);
             // A published load may still come.
             assert!(stored(&db.save_loads(vec![load("20261201033139637002", "test.ping")]).await.unwrap()));
             let healed = db.get_load("20261201033139637002".into()).await.unwrap().unwrap();
