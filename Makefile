@@ -28,7 +28,7 @@ PROGRAMS := $(CARGO_TARGET_DIR)/debug
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build plugins demo dist soak bench bench-check compat hostile fuzz test test-rust test-python fmt lint deny clean
+.PHONY: help setup build plugins demo dist soak bench bench-check compat hostile fuzz test test-rust test-python fmt lint docs deny clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -89,6 +89,9 @@ fmt: ## format the code
 lint: setup ## format and clippy, warnings denied
 	cargo fmt --all --check
 	cargo clippy $(LOCKED) --workspace --all-targets --quiet -- --deny warnings
+
+docs: build ## the tables of options in the plugins' READMEs, from their manifests
+	$(PROGRAMS)/docs
 
 deny: ## licences, sources and advisories of the dependencies
 	@tests/setup/deny.sh

@@ -14,6 +14,7 @@ pub mod env;
 pub mod hostile;
 pub mod machine;
 pub mod mariadb;
+pub mod options_table;
 pub mod postgresql;
 pub mod proc;
 pub mod proxy;

@@ -100,3 +100,11 @@ fn the_returner_of_the_readme_has_at_most_25_lines_and_delivers() {
         .collect();
     assert_eq!(received, sent);
 }
+
+#[test]
+fn each_plugins_table_of_options_is_that_of_its_manifest() {
+    for readme in returnerd_tests::options_table::readmes() {
+        let path = readme.path.display();
+        assert!(readme.text == readme.wanted, "{path} is out of date; hint: run `make docs`");
+    }
+}
