@@ -45,11 +45,11 @@ fn one(system: &System) {
         if let Some(driver) = driver::open(system) {
             rungs.push(("driver", driver));
         }
-        let before = system.count();
+        system.clear();
         let rates = in_turn(&mut rungs, batch, &mut returns);
         let handed_over: usize = rates.iter().map(|rate| rate.handed_over).sum();
         drop(rungs);
-        assert_eq!(system.count() - before, handed_over, "all returns of `{name}` are stored");
+        assert_eq!(system.count(), handed_over, "all returns of `{name}` are stored");
         let native = rates[0].timed.per_second();
         let report = |rung: &str, rate: f64| {
             figure(&format!("ladder_{name}_{rung}_{batch}"), rate, "per_s");
@@ -62,6 +62,7 @@ fn one(system: &System) {
             report("driver", driver.timed.per_second());
         }
         for (rung, place) in [("daemon_memory", whole::Place::Memory), ("daemon_disk", whole::Place::Disk)] {
+            system.clear();
             if let Some(found) = whole::rate(system, place, batch, native, &mut returns) {
                 report(rung, found.stored);
                 figure(&format!("ladder_{name}_{rung}_accepted_{batch}"), found.accepted, "per_s");

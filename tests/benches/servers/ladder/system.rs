@@ -22,10 +22,16 @@ impl System {
     pub(crate) fn start(name: &str) -> Option<Self> {
         match name {
             "mysql" => mariadb::installed().map(|_| {
-                Self::MySql(MariaDb::start(&["--max-allowed-packet=64M", "--innodb-log-file-size=512M"]))
+                // The rows of one step fit into the server's memory, as they would on a server of its own.
+                Self::MySql(MariaDb::start(&[
+                    "--max-allowed-packet=64M",
+                    "--innodb-log-file-size=512M",
+                    "--innodb-buffer-pool-size=1G",
+                ]))
             }),
             "pgjsonb" => {
-                postgresql::installed().map(|_| Self::PgJsonb(PostgreSql::start(&["max_wal_size=4GB"])))
+                postgresql::installed()
+                    .map(|_| Self::PgJsonb(PostgreSql::start(&["max_wal_size=4GB", "shared_buffers=1GB"])))
             }
             "redis" => redis::installed().map(|_| Self::Redis(Box::new(Redis::start(&[])))),
             _ => {
@@ -85,6 +91,19 @@ impl System {
             }
         };
         text.trim().parse().unwrap()
+    }
+
+    /// Empties it, so that each step finds it small. The tables must be there.
+    pub(crate) fn clear(&self) {
+        match self {
+            Self::MySql(server) => drop(server.sql("salt", "TRUNCATE salt_returns; TRUNCATE jids")),
+            Self::PgJsonb(server) => drop(server.sql("salt", "TRUNCATE salt_returns, jids")),
+            Self::Redis(server) => drop(server.cli(&["FLUSHALL"])),
+            Self::Sqlite3(_) => {
+                let file = Connection::open(self.file()).unwrap();
+                file.execute_batch("DELETE FROM salt_returns; DELETE FROM jids").unwrap();
+            }
+        }
     }
 
     fn file(&self) -> PathBuf {
