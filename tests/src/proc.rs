@@ -240,7 +240,11 @@ impl Scratch {
     /// Makes one.
     pub fn new() -> Self {
         let temp = std::env::temp_dir();
-        let base = if temp.as_os_str().len() > 30 { PathBuf::from("/tmp") } else { temp };
+        Self::new_in(if temp.as_os_str().len() > 30 { Path::new("/tmp") } else { &temp })
+    }
+
+    /// Makes one in this directory.
+    pub fn new_in(base: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("rd-").rand_bytes(6).tempdir_in(base).unwrap();
         Self { dir: Some(dir) }
     }

@@ -15,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use rmpv::Value as Msgpack;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use self::compare::{DIFFERENCES, Difference, compare};
@@ -219,7 +220,10 @@ impl Lab {
 fn documents(answer: Value) -> Value {
     match answer {
         Value::String(text) if text.starts_with('{') => {
-            serde_json::from_str(&text).unwrap_or(Value::String(text))
+            let mut reader = serde_json::Deserializer::from_str(&text);
+            // Values may be nested deeper than the reader takes by itself.
+            reader.disable_recursion_limit();
+            Value::deserialize(&mut reader).unwrap_or_else(|error| panic!("not JSON: {error}: {text}"))
         }
         Value::Array(list) => list.into_iter().map(documents).collect(),
         Value::Object(map) => map.into_iter().map(|(key, value)| (key, documents(value))).collect(),
