@@ -62,7 +62,7 @@ fn table(manifest: &toml::Table) -> String {
         let file = if text("type") == Some("file") { "File: " } else { "" };
         let (required, secret) = (yes(option, "required"), yes(option, "secret"));
         format!(
-            "| `{name}` | {default} | {required} | {secret} | {} |\n",
+            "| `{name}` | {default} | {required} | {secret} | {file}{} |\n",
             cell(text("doc").unwrap_or_default())
         )
     });
