@@ -115,7 +115,7 @@ def by_case(cells):
 
 ABSENT = "(absent)"
 # How long a reading function may take, in seconds, before it is taken to be in an endless loop.
-ENDLESS = 20
+ENDLESS = 5
 
 
 class Endless(BaseException):
