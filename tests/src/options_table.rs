@@ -59,6 +59,7 @@ fn table(manifest: &toml::Table) -> String {
             Some(setting) => format!("Salt's `{setting}`, else {default}"),
             None => default,
         };
+        let file = if text("type") == Some("file") { "File: " } else { "" };
         let (required, secret) = (yes(option, "required"), yes(option, "secret"));
         format!(
             "| `{name}` | {default} | {required} | {secret} | {file}{} |\n",
