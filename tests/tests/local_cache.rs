@@ -112,7 +112,11 @@ fn salts_default_job_cache(version: SaltVersion) {
     let jobs = daemon.root().join("jobs");
     fs::create_dir(&jobs).unwrap();
     // `master_job_cache` is not set: `local_cache` is what Salt uses then, and the shim stands before Salt's own.
-    let salt = builder.shims_of(&daemon).master(json!({ "local_cache.directory": jobs })).start();
+    // Its shim is installed only where it is named.
+    let shims = builder.returners_dir();
+    assert!(!daemon.cli(&["salt", "install", "--dir", &shims.to_string_lossy()]).stdout.contains("wrote"));
+    daemon.cli(&["salt", "install", "--dir", &shims.to_string_lossy(), "local_cache"]).success();
+    let salt = builder.master(json!({ "local_cache.directory": jobs })).start();
     assert_eq!(salt.salt_json(&["*", "test.ping"]), json!({"m1": true, "m2": true}), "{}", daemon.tail());
     let jid = salt.publish(&["*", "test.echo", "grüße 🦀"]);
     let expected = json!({"m1": "grüße 🦀", "m2": "grüße 🦀"});

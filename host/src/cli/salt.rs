@@ -42,6 +42,7 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
     paths.sort();
     let mut built_ins = Vec::new();
     let mut count = 0;
+    let mut left_out = false;
     let mut failed = false;
     for path in &paths {
         let file = match PluginFile::read(path) {
@@ -61,6 +62,7 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
                 "note: left out `{DEFAULT_JOB_CACHE}`, which would take the place of Salt's own default job cache; \
                  hint: to install it, name it: `returnerd salt install {DEFAULT_JOB_CACHE}`"
             );
+            left_out = true;
             continue;
         }
         for name in file.manifest.names() {
@@ -72,6 +74,9 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
             count += 1;
             built_ins.extend(shim::built_in_stems(name).iter().copied().filter(|stem| *stem != name));
         }
+    }
+    if count == 0 && left_out {
+        return if failed { Err(CliError::Reported) } else { Ok(()) };
     }
     if count == 0 {
         let what = if arguments.plugins.is_empty() {
