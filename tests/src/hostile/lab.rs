@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 use crate::env;
 
 /// A reason must be visible in this time.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// Limits of the hostile plugin, low so that a case is quick. The retries of one case shall not disturb the next for long.
 const TABLES: &str = r#"
