@@ -29,10 +29,8 @@ impl System {
                     "--innodb-buffer-pool-size=1G",
                 ]))
             }),
-            "pgjsonb" => {
-                postgresql::installed()
-                    .map(|_| Self::PgJsonb(PostgreSql::start(&["max_wal_size=4GB", "shared_buffers=1GB"])))
-            }
+            "pgjsonb" => postgresql::installed()
+                .map(|_| Self::PgJsonb(PostgreSql::start(&["max_wal_size=4GB", "shared_buffers=1GB"]))),
             "redis" => redis::installed().map(|_| Self::Redis(Redis::start(&[]))),
             _ => {
                 let scratch = Scratch::new();
