@@ -58,12 +58,13 @@ pub(crate) fn rate(
         .quiet()
         .start();
     let name = system.name();
+    let prefix = if name == "pgjsonb" { "returner.pgjsonb" } else { name };
     let opts: Value = system
         .options()
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(option, value)| (format!("{name}.{option}"), value.clone()))
+        .map(|(option, value)| (format!("{prefix}.{option}"), value.clone()))
         .collect();
     let client = daemon.client().with_opts(opts);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
