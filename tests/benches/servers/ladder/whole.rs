@@ -58,12 +58,13 @@ pub(crate) fn rate(
         .quiet()
         .start();
     let name = system.name();
+    let prefix = if name == "pgjsonb" { "returner.pgjsonb" } else { name };
     let opts: Value = system
         .options()
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(option, value)| (format!("{name}.{option}"), value.clone()))
+        .map(|(option, value)| (format!("{prefix}.{option}"), value.clone()))
         .collect();
     let client = daemon.client().with_opts(opts);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -77,7 +78,13 @@ pub(crate) fn rate(
     };
     // The first opens the sink.
     let warm = make(1);
-    let work: Vec<Vec<Vec<u8>>> = (0..clients).map(|_| make(each)).collect();
+    // In turn, so that the daemon sees the returns about in the order in which the other rungs store them.
+    let mut work: Vec<Vec<Vec<u8>>> = vec![Vec::with_capacity(each); clients];
+    for _ in 0..each {
+        for (client, frame) in work.iter_mut().zip(make(clients)) {
+            client.push(frame);
+        }
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(hand_over(daemon.socket(), vec![warm]));
     drained(&daemon);
