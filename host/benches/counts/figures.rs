@@ -49,7 +49,7 @@ fn boundary(batch: usize, times: u32) {
     // The calls run on a stack of their own. Callgrind follows that as long as it lies below this one, so it is this thread that polls.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // The pool reserves more addresses than valgrind has; the clock would come more often in slow motion.
-    let tuning = Tuning { allocation: Allocation::OnDemand, epoch: false };
+    let tuning = Tuning { allocation: Allocation::OnDemand, epoch: false, ..Tuning::default() };
     let measured = Measured::new(&env::guest("probe"), tuning, r#"{"mode": "accept", "port": 9}"#).unwrap();
     let mut open = runtime.block_on(measured.open()).unwrap();
     runtime.block_on(open.deliver(batch, 2)).unwrap();
@@ -68,7 +68,11 @@ fn to_records(size: usize, times: u32) {
             "return": states(size), "success": true, "retcode": 0,
         },
     });
-    let body = encode(&from_json(&request));
+    let mut request = from_json(&request);
+    if let rmpv::Value::Map(entries) = &mut request {
+        entries.push(("uid".into(), rmpv::Value::Binary(vec![7; 16])));
+    }
+    let body = encode(&request);
     let ids = Ids::new(1);
     let read = || {
         let request = Request::from_body(&body).unwrap();

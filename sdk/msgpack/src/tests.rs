@@ -342,3 +342,16 @@ proptest! {
         prop_assert_eq!(json.parse::<f64>().unwrap().to_bits(), number.to_bits());
     }
 }
+
+#[test]
+fn every_character_is_escaped_wherever_it_stands() {
+    for character in
+        ['"', '\\', '\n', '\r', '\t', '\u{8}', '\u{c}', '\u{1}', '\u{1f}', '\u{7f}', 'å', '\u{1f600}']
+    {
+        for length in 0..40 {
+            let text = format!("{}{character}{}å{character}", "x".repeat(length), "y".repeat(40 - length));
+            let json = to_json(&Value::from(text.as_str())).unwrap();
+            assert_eq!(json, serde_json::to_string(&text).unwrap());
+        }
+    }
+}

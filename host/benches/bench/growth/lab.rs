@@ -43,12 +43,15 @@ pub(crate) fn renamed(plugin: &Path, old: &str, new: &str, into: &Path) -> PathB
     path
 }
 
-/// Replaces a line of the manifest by one of the same length.
+/// Replaces a line of the manifest by one of the same length, wherever the file has it.
 pub(crate) fn replace(bytes: &mut [u8], old: &str, new: &str) {
     assert_eq!(old.len(), new.len(), "`{new}` is not as long as `{old}`");
-    let at =
-        bytes.windows(old.len()).position(|part| part == old.as_bytes()).expect("the manifest has the line");
-    bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
+    let mut from = 0;
+    while let Some(at) = bytes[from..].windows(old.len()).position(|part| part == old.as_bytes()) {
+        bytes[from + at..from + at + old.len()].copy_from_slice(new.as_bytes());
+        from += at + old.len();
+    }
+    assert!(from > 0, "the file has no line `{old}`");
 }
 
 /// A return with a value of about this many bytes.
