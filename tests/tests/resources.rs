@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 
 use returnerd_tests::daemon::Daemon;
+use returnerd_tests::env;
 use support::*;
 
 /// The most that an idle daemon with two plugins may have in memory.
@@ -52,4 +53,23 @@ fn an_idle_daemon_with_both_plugins_warm_is_small_and_starts_within_a_second() {
     println!("resident in kB: {parts:?}");
     let resident = memory(&daemon, "VmRSS");
     assert!(resident < RESIDENT_LIMIT, "{resident} bytes are resident: {parts:?}");
+}
+
+#[test]
+fn hundreds_of_sinks_deliver_at_once_and_none_is_taken_for_a_crashed_plugin() {
+    // More than the engine once had places for instances.
+    const SINKS: u16 = 300;
+    let mut daemon = Daemon::builder().prepare();
+    daemon.drop_plugin_file("probe", &env::guest("probe"));
+    daemon.start();
+    for port in 1..=SINKS {
+        let mut client = daemon.client().with_opts(serde_json::json!({ "probe.port": port }));
+        client.return_("probe", ret(&jid(port.into()), "m1", "x")).done();
+    }
+    let status = settled(&daemon);
+    let sinks = status["sinks"].as_array().unwrap();
+    assert_eq!(sinks.len(), usize::from(SINKS));
+    for sink in sinks {
+        assert_eq!((&sink["counts"]["stored"], &sink["strikes"]), (&1.into(), &0.into()), "{sink:#}");
+    }
 }
