@@ -14,7 +14,7 @@ SALT_VERSIONS := 3008.4 3006.26
 # Debian packages, each with the command or file that shows it is there.
 PACKAGES := gcc:cc \
 	clang-19:clang-19 llvm-19:llvm-ar-19 wasi-libc:/usr/include/wasm32-wasi/stdio.h \
-	mariadb-server:mariadbd postgresql:/usr/lib/postgresql redis-server:redis-server \
+	mariadb-server:mariadbd 'postgresql:/usr/lib/postgresql/*/bin/initdb' redis-server:redis-server \
 	rsyslog:rsyslogd rsyslog-gnutls:/usr/lib/*/rsyslog/lmnsd_gtls.so openssl:openssl
 
 # Tests with servers take memory: not as many at once as a large machine has cores.

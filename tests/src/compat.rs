@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 use crate::env;
-use crate::mariadb::MariaDb;
-use crate::postgresql::PostgreSql;
+use crate::mariadb::{self, MariaDb};
+use crate::postgresql::{self, PostgreSql};
 use crate::proc::{Output, Scratch, run};
 use crate::redis::Redis;
 use crate::wait::wait_for_value;
@@ -33,34 +33,6 @@ struct Pair {
     /// Keeps the server running.
     _server: Option<Box<dyn std::any::Any>>,
 }
-
-/// The tables of the documentation of Salt's returner `mysql`, with room for four-byte characters in neither.
-pub const MYSQL_TABLES: &str = "
-    CREATE TABLE `jids` (`jid` varchar(255) NOT NULL, `load` mediumtext NOT NULL, UNIQUE KEY `jid` (`jid`))
-        ENGINE=InnoDB DEFAULT CHARSET=utf8;
-    CREATE TABLE `salt_returns` (
-        `fun` varchar(50) NOT NULL, `jid` varchar(255) NOT NULL, `return` mediumtext NOT NULL,
-        `id` varchar(255) NOT NULL, `success` varchar(10) NOT NULL, `full_ret` mediumtext NOT NULL,
-        `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
-        KEY `id` (`id`), KEY `jid` (`jid`), KEY `fun` (`fun`)) ENGINE=InnoDB DEFAULT CHARSET=utf8;
-    CREATE TABLE `salt_events` (
-        `id` BIGINT NOT NULL AUTO_INCREMENT, `tag` varchar(255) NOT NULL, `data` mediumtext NOT NULL,
-        `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP, `master_id` varchar(255) NOT NULL,
-        PRIMARY KEY (`id`), KEY `tag` (`tag`)) ENGINE=InnoDB DEFAULT CHARSET=utf8;";
-
-/// The same for PostgreSQL; `DOCUMENT` is the type of a document.
-const POSTGRESQL_TABLES: &str = "
-    SET ROLE salt;
-    CREATE TABLE jids (jid varchar(255) NOT NULL PRIMARY KEY, load DOCUMENT NOT NULL);
-    CREATE TABLE salt_returns (fun varchar(50) NOT NULL, jid varchar(255) NOT NULL, return DOCUMENT NOT NULL,
-        id varchar(255) NOT NULL, success varchar(10) NOT NULL, full_ret DOCUMENT NOT NULL,
-        alter_time TIMESTAMP WITH TIME ZONE DEFAULT NOW());
-    CREATE INDEX ON salt_returns (id); CREATE INDEX ON salt_returns (jid); CREATE INDEX ON salt_returns (fun);
-    CREATE SEQUENCE seq_salt_events_id;
-    CREATE TABLE salt_events (id BIGINT NOT NULL UNIQUE DEFAULT nextval('seq_salt_events_id'),
-        tag varchar(255) NOT NULL, data DOCUMENT NOT NULL,
-        alter_time TIMESTAMP WITH TIME ZONE DEFAULT NOW(), master_id varchar(255) NOT NULL);
-    CREATE INDEX ON salt_events (tag);";
 
 const SQLITE_TABLES: &str = "
     CREATE TABLE jids (jid TEXT PRIMARY KEY, load TEXT NOT NULL);
@@ -83,7 +55,7 @@ fn mysql() -> Pair {
         server.database(name);
     }
     // Salt's returner makes no tables.
-    server.sql("salts", MYSQL_TABLES);
+    server.sql("salts", mariadb::DOCUMENTED_TABLES);
     Pair { salts: options("salts"), ours: options("ours"), _server: Some(Box::new(server)) }
 }
 
@@ -102,7 +74,7 @@ fn postgresql(prefix: &str, password: &str, document: &str) -> Pair {
     for name in ["salts", "ours"] {
         server.database(name);
     }
-    server.sql("salts", &POSTGRESQL_TABLES.replace("DOCUMENT", document));
+    server.sql("salts", &postgresql::documented_tables(document));
     Pair { salts: options("salts"), ours: options("ours"), _server: Some(Box::new(server)) }
 }
 

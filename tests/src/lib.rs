@@ -15,6 +15,7 @@ pub mod hostile;
 pub mod machine;
 pub mod mariadb;
 pub mod options_table;
+pub mod plugin_records;
 pub mod postgresql;
 pub mod proc;
 pub mod proxy;

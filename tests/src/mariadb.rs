@@ -15,6 +15,20 @@ use crate::wait::{tails, wait_for_value};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The tables as Salt's documentation has them for its own returner `mysql`: no unique key on returns, `utf8` of three bytes.
+pub const DOCUMENTED_TABLES: &str = "
+CREATE TABLE `jids` (`jid` varchar(255) NOT NULL, `load` mediumtext NOT NULL, UNIQUE KEY `jid` (`jid`))
+    ENGINE=InnoDB DEFAULT CHARSET=utf8;
+CREATE TABLE `salt_returns` (
+    `fun` varchar(50) NOT NULL, `jid` varchar(255) NOT NULL, `return` mediumtext NOT NULL,
+    `id` varchar(255) NOT NULL, `success` varchar(10) NOT NULL, `full_ret` mediumtext NOT NULL,
+    `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    KEY `id` (`id`), KEY `jid` (`jid`), KEY `fun` (`fun`)) ENGINE=InnoDB DEFAULT CHARSET=utf8;
+CREATE TABLE `salt_events` (
+    `id` BIGINT NOT NULL AUTO_INCREMENT, `tag` varchar(255) NOT NULL, `data` mediumtext NOT NULL,
+    `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP, `master_id` varchar(255) NOT NULL,
+    PRIMARY KEY (`id`), KEY `tag` (`tag`)) ENGINE=InnoDB DEFAULT CHARSET=utf8;";
+
 /// A running server.
 #[derive(Debug)]
 pub struct MariaDb {

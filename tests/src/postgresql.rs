@@ -40,6 +40,39 @@ pub fn installed() -> Option<PathBuf> {
     newest.map(|path| path.join("bin"))
 }
 
+/// The tables as Salt's documentation has them for its own returners, with documents of the type `jsonb` (`pgjsonb`) or `text`
+/// (`postgres`).
+pub fn documented_tables(document: &str) -> String {
+    let (jid, nullable, indexes) = match document {
+        "jsonb" => (
+            "varchar(255)",
+            "NOT NULL",
+            "CREATE INDEX idx_jids_jsonb ON jids USING gin (load) WITH (fastupdate=on);
+             CREATE INDEX idx_salt_returns_return ON salt_returns USING gin (return) WITH (fastupdate=on);
+             CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH (fastupdate=on);
+             CREATE INDEX idx_salt_events_data ON salt_events USING gin (data) WITH (fastupdate=on);",
+        ),
+        _ => ("varchar(20)", "", "CREATE INDEX idx_salt_returns_updated ON salt_returns (alter_time);"),
+    };
+    format!(
+        "SET ROLE salt;
+        CREATE TABLE jids (jid {jid} PRIMARY KEY, load {document} NOT NULL);
+        CREATE TABLE salt_returns (
+            fun varchar(50) NOT NULL, jid varchar(255) NOT NULL, return {document} NOT NULL,
+            full_ret {document} {nullable}, id varchar(255) NOT NULL, success varchar(10) NOT NULL,
+            alter_time TIMESTAMP WITH TIME ZONE DEFAULT now());
+        CREATE INDEX idx_salt_returns_id ON salt_returns (id);
+        CREATE INDEX idx_salt_returns_jid ON salt_returns (jid);
+        CREATE INDEX idx_salt_returns_fun ON salt_returns (fun);
+        CREATE SEQUENCE seq_salt_events_id;
+        CREATE TABLE salt_events (
+            id BIGINT NOT NULL UNIQUE DEFAULT nextval('seq_salt_events_id'), tag varchar(255) NOT NULL,
+            data {document} NOT NULL, alter_time TIMESTAMP WITH TIME ZONE DEFAULT now(), master_id varchar(255) NOT NULL);
+        CREATE INDEX idx_salt_events_tag ON salt_events (tag);
+        {indexes}"
+    )
+}
+
 impl PostgreSql {
     /// Starts a new, empty server with further settings, such as `max_connections=5`.
     pub fn start(settings: &[&str]) -> Self {

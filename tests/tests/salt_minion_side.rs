@@ -4,28 +4,15 @@
 
 mod salt_support;
 
-use returnerd_tests::mariadb::MariaDb;
+use returnerd_tests::mariadb::{self, MariaDb};
 use returnerd_tests::salt::{SaltLab, SaltVersion};
 use salt_support::jobs::{STATE, TEXT, run_and_check};
 use salt_support::{Store, daemon_beside, drained, merged, mysql_options, sqlite_file};
 use serde_json::{Value, json};
 
-/// As Salt's documentation of its own returner has them: no unique key on returns, `utf8` of three bytes.
-const DOCUMENTED_TABLES: &str = "
-    CREATE TABLE `jids` (`jid` varchar(255) NOT NULL, `load` mediumtext NOT NULL, UNIQUE KEY `jid` (`jid`))
-        ENGINE=InnoDB DEFAULT CHARSET=utf8;
-    CREATE TABLE `salt_returns` (`fun` varchar(50) NOT NULL, `jid` varchar(255) NOT NULL,
-        `return` mediumtext NOT NULL, `id` varchar(255) NOT NULL, `success` varchar(10) NOT NULL,
-        `full_ret` mediumtext NOT NULL, `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
-        KEY `id` (`id`), KEY `jid` (`jid`), KEY `fun` (`fun`)) ENGINE=InnoDB DEFAULT CHARSET=utf8;
-    CREATE TABLE `salt_events` (`id` BIGINT NOT NULL AUTO_INCREMENT, `tag` varchar(255) NOT NULL,
-        `data` mediumtext NOT NULL, `alter_time` TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
-        `master_id` varchar(255) NOT NULL, PRIMARY KEY (`id`), KEY `tag` (`tag`))
-        ENGINE=InnoDB DEFAULT CHARSET=utf8;";
-
 fn what_minions_send_is_stored(version: SaltVersion) {
     let server = MariaDb::start(&[]);
-    server.sql("salt", DOCUMENTED_TABLES);
+    server.sql("salt", mariadb::DOCUMENTED_TABLES);
     server.database("other");
     let builder = SaltLab::builder(version).minions(&["m1", "m2"]).file("demo.sls", STATE);
     let daemon = daemon_beside(&builder, &["mysql", "sqlite3"]);

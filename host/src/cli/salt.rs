@@ -75,10 +75,7 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
             built_ins.extend(shim::built_in_stems(name).iter().copied().filter(|stem| *stem != name));
         }
     }
-    if count == 0 && left_out {
-        return if failed { Err(CliError::Reported) } else { Ok(()) };
-    }
-    if count == 0 {
+    if count == 0 && !left_out {
         let what = if arguments.plugins.is_empty() {
             "no plugin is".to_owned()
         } else {
@@ -86,6 +83,14 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
         };
         return Err(CliError::Text(format!("{what} in `{}`", config.plugins_dir.display())));
     }
+    if count > 0 {
+        tell_salt(directory, built_ins);
+    }
+    if failed { Err(CliError::Reported) } else { Ok(()) }
+}
+
+/// Says what Salt's configuration needs to find the shims.
+fn tell_salt(directory: &Path, mut built_ins: Vec<&str>) {
     print_line("");
     print_line("Salt finds them with these lines in its master or minion configuration, after a restart:");
     print_line(&format!("returner_dirs:\n  - {}", directory.display()));
@@ -98,7 +103,6 @@ pub(super) fn run(command: &Command, config: &Config) -> Result<(), CliError> {
             print_line(&format!("  - {stem}"));
         }
     }
-    if failed { Err(CliError::Reported) } else { Ok(()) }
 }
 
 /// A file that is not ours is somebody's work.

@@ -34,10 +34,10 @@ pub async fn store(tree: &Tree, returns: &[JobReturn]) -> Result<Vec<Verdict>> {
     let mut first: HashMap<(&str, &str), usize> = HashMap::new();
     let mut staged = Vec::new();
     for (index, ret) in returns.iter().enumerate() {
-        if first.contains_key(&(ret.jid.as_str(), name(ret))) {
+        if first.contains_key(&(ret.jid.as_str(), ret.stored_id())) {
             continue;
         }
-        first.insert((&ret.jid, name(ret)), index);
+        first.insert((&ret.jid, ret.stored_id()), index);
         match prepare(tree, &stage, ret) {
             Ok(Some(directory)) => staged.push(Staged { index, directory }),
             Ok(None) => {}
@@ -56,7 +56,7 @@ pub async fn store(tree: &Tree, returns: &[JobReturn]) -> Result<Vec<Verdict>> {
     stage.finish()?;
     // What repeats a record of the same batch fares as that did.
     for (index, ret) in returns.iter().enumerate() {
-        if let Some(&first) = first.get(&(ret.jid.as_str(), name(ret)))
+        if let Some(&first) = first.get(&(ret.jid.as_str(), ret.stored_id()))
             && first != index
         {
             verdicts[index] = verdicts[first].clone();
@@ -74,18 +74,13 @@ pub async fn store(tree: &Tree, returns: &[JobReturn]) -> Result<Vec<Verdict>> {
     Ok(verdicts)
 }
 
-/// The name of the return's directory: as Salt's master has it, a resource takes the minion's place.
-fn name(ret: &JobReturn) -> &str {
-    ret.resource_id.as_deref().unwrap_or(&ret.minion)
-}
-
 /// Writes the return apart; none if it is there already or not wanted.
 fn prepare(tree: &Tree, stage: &Stage<'_>, ret: &JobReturn) -> Result<Option<PathBuf>> {
     jid_name(&ret.jid)?;
-    minion_name(name(ret))?;
+    minion_name(ret.stored_id())?;
     stage.in_time()?;
     let job = tree.job(&ret.jid);
-    if is_there(&job.join(name(ret)))? || job.join(NOCACHE).exists() {
+    if is_there(&job.join(ret.stored_id()))? || job.join(NOCACHE).exists() {
         return Ok(None);
     }
     let (record, out) = encode(ret)?;
@@ -121,7 +116,7 @@ fn encode(ret: &JobReturn) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
 
 /// Moves a minion's directory into that of its job, unless there is one; says whether the job is new.
 async fn place(tree: &Tree, stage: &mut Stage<'_>, ret: &JobReturn, directory: &Path) -> Result<bool> {
-    let target = tree.job(&ret.jid).join(name(ret));
+    let target = tree.job(&ret.jid).join(ret.stored_id());
     let mut made = false;
     for _ in 0..ROUNDS {
         made |= stage.job(&ret.jid)?;

@@ -1,6 +1,7 @@
 //! Storing events. The event's own id is the key, so that one delivered twice is stored once.
 
-use returner_sdk::{Event, Verdict, all_stored, json};
+use returner_sdk::rows::with_tag;
+use returner_sdk::{Event, Verdict, all_stored};
 
 use crate::connect::Db;
 use crate::fault::Fault;
@@ -62,24 +63,4 @@ fn row(db: &mut Db, event: &Event) -> Result<String, String> {
     quote(&mut out, &event.master);
     out.push(')');
     Ok(out)
-}
-
-fn with_tag(data: &str, tag: &str) -> String {
-    let tag = json::quoted(tag);
-    match data.trim_start().strip_prefix('{').map(str::trim_start) {
-        Some("}") => format!("{{\"__tag__\": {tag}}}"),
-        Some(rest) => format!("{{\"__tag__\": {tag}, {rest}"),
-        None => format!("{{\"__tag__\": {tag}, \"data\": {data}}}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cut_tag_stays_whole_in_the_data() {
-        assert_eq!(with_tag("{\"a\": 1}", "t/\"x"), r#"{"__tag__": "t/\"x", "a": 1}"#);
-        assert_eq!(with_tag("{}", "t"), r#"{"__tag__": "t"}"#);
-    }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong at the server, sorted by what to do about it.
 
 use mysql_async::{DriverError, IoError};
-use returner_sdk::Error;
+use returner_sdk::{Error, chain};
 
 /// A statement that failed.
 #[derive(Debug, thiserror::Error)]
@@ -65,17 +65,4 @@ pub(crate) fn text(error: &mysql_async::Error) -> String {
         mysql_async::Error::Driver(driver) => driver.to_string().trim_end_matches('.').to_owned(),
         other => chain(other),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use returner_sdk::rows::one_for_each_id;
 use returner_sdk::{JidsFilter, StoredLoad, StoredReturn, json};
 
 use crate::connect::Db;
@@ -73,46 +74,4 @@ pub(crate) async fn fun(db: &mut Db, fun: &str) -> Result<Vec<StoredReturn>, Fau
 pub(crate) async fn minions(db: &mut Db) -> Result<Vec<String>, Fault> {
     let rows = db.rows::<1>("SELECT DISTINCT `id` FROM `salt_returns`").await?;
     Ok(rows.into_iter().flatten().flatten().collect())
-}
-
-/// The first row of each id. A table without a unique key may hold several.
-fn one_for_each_id(rows: Vec<[Option<String>; 4]>) -> Vec<StoredReturn> {
-    let mut seen = BTreeSet::new();
-    let mut returns = Vec::with_capacity(rows.len());
-    for [jid, id, document, success] in rows {
-        let id = id.unwrap_or_default();
-        if seen.insert(id.clone()) {
-            let document = document.unwrap_or_default();
-            let unreadable = || format!("{{\"return\": {}}}", json::quoted(&document));
-            let document = json::document(document.clone()).unwrap_or_else(unreadable);
-            let success = match success.as_deref() {
-                Some("1" | "True" | "true") => Some(true),
-                Some("0" | "False" | "false") => Some(false),
-                _ => None,
-            };
-            returns.push(StoredReturn { jid: jid.unwrap_or_default(), minion: id, document, success });
-        }
-    }
-    returns
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_several_rows_the_first_stands_and_unreadable_ones_are_values() {
-        let row = |id: &str, document: &str, success: &str| {
-            [Some("1".to_owned()), Some(id.to_owned()), Some(document.to_owned()), Some(success.to_owned())]
-        };
-        let returns = one_for_each_id(vec![
-            row("m1", r#"{"return": 1}"#, "1"),
-            row("m1", r#"{"return": 2}"#, "0"),
-            row("m2", "half a \"docu", ""),
-        ]);
-        assert_eq!(returns.len(), 2);
-        assert_eq!((returns[0].document.as_str(), returns[0].success), (r#"{"return": 1}"#, Some(true)));
-        assert_eq!(returns[1].document, r#"{"return": "half a \"docu"}"#);
-        assert_eq!(returns[1].success, None);
-    }
 }

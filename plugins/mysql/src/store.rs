@@ -41,13 +41,8 @@ impl Columns {
     }
 }
 
-/// The id of the row: the resource that answered, as Salt's master does it, or the minion.
-fn row_id(ret: &JobReturn) -> &str {
-    ret.resource_id.as_deref().unwrap_or(&ret.minion)
-}
-
 fn key(ret: &JobReturn) -> (&str, &str) {
-    (&ret.jid, row_id(ret))
+    (&ret.jid, ret.stored_id())
 }
 
 /// Stores a batch.
@@ -105,7 +100,7 @@ pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Ve
 
 /// The values of a row, or why it can never be stored.
 fn row(db: &mut Db, columns: &Columns, ret: &JobReturn) -> Result<String, String> {
-    let id = row_id(ret);
+    let id = ret.stored_id();
     let value = columns.value.json(&ret.value);
     let document = columns.document.json(&ret.document);
     let checks = [
@@ -152,13 +147,13 @@ fn row(db: &mut Db, columns: &Columns, ret: &JobReturn) -> Result<String, String
 type Keys = BTreeSet<(String, String)>;
 
 fn contains(keys: &Keys, ret: &JobReturn) -> bool {
-    keys.contains(&(ret.jid.clone(), row_id(ret).to_owned()))
+    keys.contains(&(ret.jid.clone(), ret.stored_id().to_owned()))
 }
 
 /// The keys of a batch that are stored, at least; it may give others that the server deems equal to them.
 async fn stored_keys(db: &mut Db, returns: &[JobReturn], rows: &[InsertRow]) -> Result<Keys, Fault> {
     let jids: BTreeSet<&str> = rows.iter().map(|row| returns[row.index].jid.as_str()).collect();
-    let ids: BTreeSet<&str> = rows.iter().map(|row| row_id(&returns[row.index])).collect();
+    let ids: BTreeSet<&str> = rows.iter().map(|row| returns[row.index].stored_id()).collect();
     let found = db
         .rows::<2>(format!(
             "SELECT `jid`, `id` FROM `salt_returns` WHERE `jid` IN {} AND `id` IN {}",
@@ -183,7 +178,7 @@ async fn reject_foreign_twins(
             verdicts[row.index] = Verdict::Reject(format!(
                 "the column `id` of `salt_returns` does not tell `{}` from another id that has a return in job {}; \
                  hint: give the column the collation `utf8mb4_bin`",
-                row_id(ret),
+                ret.stored_id(),
                 ret.jid
             ));
         }

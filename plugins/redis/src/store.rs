@@ -8,17 +8,12 @@ use crate::index;
 use crate::scripts::{LAST, MINIONS, Script};
 use crate::wire::{Pipeline, Reply};
 
-/// The field of the return: the resource that answered, as Salt's master does it, or the minion.
-fn field(ret: &JobReturn) -> &str {
-    ret.resource_id.as_deref().unwrap_or(&ret.minion)
-}
-
 /// Stores a batch in one exchange.
 pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Verdict>, Fault> {
     let (ttl, now) = ((db.settings.ttl * 1000).to_string(), now_ms().to_string());
     let mut pipeline = Pipeline::default();
     for ret in returns.iter().filter(|ret| ret.document.len() <= db.max_value) {
-        let id = field(ret);
+        let id = ret.stored_id();
         let [job, load] = ["ret:", "load:"].map(|kind| format!("{kind}{}", ret.jid));
         let pointer = format!("{id}:{}", ret.fun);
         let keys = [&job, &pointer, "minions", &load, LAST, MINIONS];

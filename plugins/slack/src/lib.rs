@@ -196,7 +196,7 @@ fn no_file(refusal: &Refusal) -> String {
 
 /// The name of a return's file.
 fn title(ret: &JobReturn) -> String {
-    let id = returner_sdk_notify::text::who(ret);
+    let id = ret.stored_id();
     let name: String = format!("{}-{id}", ret.jid)
         .chars()
         .map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' })

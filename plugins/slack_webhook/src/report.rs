@@ -41,7 +41,7 @@ pub(crate) fn of_return(ret: &JobReturn, settings: &Settings) -> Option<Value> {
         return None;
     }
     let mut document = text::parsed(&ret.document);
-    let id = text::who(ret).to_owned();
+    let id = ret.stored_id().to_owned();
     if let Some(document) = document.as_object_mut() {
         document.insert("id".into(), id.clone().into());
     }

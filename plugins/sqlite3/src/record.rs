@@ -8,6 +8,7 @@
 //! as text.
 
 use returner_sdk::json::{self, object, quoted};
+use returner_sdk::rows::outcome;
 use returner_sdk::serde::de::{Deserializer, MapAccess, Visitor};
 use returner_sdk::{JobReturn, StoredReturn, serde_json};
 use serde::Deserialize;
@@ -79,11 +80,7 @@ pub struct Row {
 impl Row {
     /// The row as the contract wants it; `document` is always a whole record.
     pub fn into_stored(self) -> StoredReturn {
-        let success = match self.success.as_deref().unwrap_or_default() {
-            "1" | "true" | "True" => Some(true),
-            "0" | "false" | "False" => Some(false),
-            _ => None,
-        };
+        let success = outcome(self.success.as_deref());
         let document = self.document(success);
         StoredReturn { jid: self.jid, minion: self.id, document, success }
     }

@@ -32,7 +32,7 @@ fn insert(connection: &Connection, ret: &JobReturn, extra: &str) -> rusqlite::Re
     connection.prepare_cached(INSERT)?.execute(named_params! {
         ":fun": ret.fun,
         ":jid": ret.jid,
-        ":id": ret.resource_id.as_ref().unwrap_or(&ret.minion),
+        ":id": ret.stored_id(),
         ":fun_args": ret.fun_args,
         ":date": Date::from_ms(ret.arrived_ms).python(),
         ":full_ret": ret.value,

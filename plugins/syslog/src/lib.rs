@@ -180,7 +180,7 @@ impl Syslog {
 }
 
 fn key(ret: &JobReturn) -> (String, String) {
-    (ret.jid.clone(), ret.resource_id.as_ref().unwrap_or(&ret.minion).clone())
+    (ret.jid.clone(), ret.stored_id().to_owned())
 }
 
 /// The keys of what was sent last.

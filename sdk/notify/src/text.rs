@@ -30,7 +30,7 @@ impl Lines {
     /// A return, with its value as text.
     pub fn new(ret: &JobReturn, value: String) -> Self {
         Self {
-            id: who(ret).to_owned(),
+            id: ret.stored_id().to_owned(),
             fun: ret.fun.clone(),
             args: python::repr(&parsed(&ret.fun_args)),
             jid: ret.jid.clone(),
@@ -77,11 +77,6 @@ impl Lines {
             "id: {id}\r\nfunction: {fun}\r\nfunction args: {args}\r\njid: {jid}\r\n{summary}return: {value}\r\n"
         )
     }
-}
-
-/// Who a return is of: the resource where one answered, else the minion.
-pub fn who(ret: &JobReturn) -> &str {
-    ret.resource_id.as_deref().unwrap_or(&ret.minion)
 }
 
 /// JSON as a value. What is none is shown as the text it is.

@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use returner_sdk::{Event, Verdict, all_stored, json};
+use returner_sdk::rows::with_tag;
+use returner_sdk::{Event, Verdict, all_stored};
 
 use crate::connect::Db;
 use crate::fault::Fault;
@@ -71,24 +72,4 @@ fn row<'a>(db: &mut Db, columns: &[Column; 5], event: &'a Event) -> Result<Vec<C
         Cow::Owned(moment(event.arrived_ms)),
         Cow::Borrowed(&event.master),
     ])
-}
-
-fn with_tag(data: &str, tag: &str) -> String {
-    let tag = json::quoted(tag);
-    match data.trim_start().strip_prefix('{').map(str::trim_start) {
-        Some("}") => format!("{{\"__tag__\": {tag}}}"),
-        Some(rest) => format!("{{\"__tag__\": {tag}, {rest}"),
-        None => format!("{{\"__tag__\": {tag}, \"data\": {data}}}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cut_tag_stays_whole_in_the_data() {
-        assert_eq!(with_tag("{\"a\": 1}", "t/\"x"), r#"{"__tag__": "t/\"x", "a": 1}"#);
-        assert_eq!(with_tag("{}", "t"), r#"{"__tag__": "t"}"#);
-    }
 }

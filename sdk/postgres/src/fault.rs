@@ -1,6 +1,6 @@
 //! What can go wrong at the server, sorted by what to do about it.
 
-use returner_sdk::Error;
+use returner_sdk::{Error, chain};
 
 /// A statement that failed.
 #[derive(Debug, thiserror::Error)]
@@ -69,17 +69,4 @@ pub(crate) fn text(error: &tokio_postgres::Error) -> String {
         }
         None => chain(error),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }

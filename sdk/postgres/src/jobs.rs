@@ -1,7 +1,6 @@
 //! Answering Salt's questions about jobs. Rows that Salt itself wrote are read too.
 
-use std::collections::BTreeSet;
-
+use returner_sdk::rows::one_for_each_id;
 use returner_sdk::{JidsFilter, StoredLoad, StoredReturn, json};
 
 use crate::connect::{Db, many, number, one};
@@ -76,46 +75,4 @@ pub(crate) async fn minions(db: &Db) -> Result<Vec<String>, Fault> {
                FROM step WHERE step.id IS NOT NULL) \
                SELECT id::text FROM step WHERE id IS NOT NULL";
     Ok(db.rows::<1>(sql, &[]).await?.into_iter().flatten().flatten().collect())
-}
-
-/// The first row of each id. A table without a unique key may hold several.
-fn one_for_each_id(rows: Vec<[Option<String>; 4]>) -> Vec<StoredReturn> {
-    let mut seen = BTreeSet::new();
-    let mut returns = Vec::with_capacity(rows.len());
-    for [jid, id, document, success] in rows {
-        let id = id.unwrap_or_default();
-        if seen.insert(id.clone()) {
-            let document = document.unwrap_or_default();
-            let unreadable = || format!("{{\"return\": {}}}", json::quoted(&document));
-            let document = json::document(document.clone()).unwrap_or_else(unreadable);
-            let success = match success.as_deref() {
-                Some("1" | "True" | "true" | "t") => Some(true),
-                Some("0" | "False" | "false" | "f") => Some(false),
-                _ => None,
-            };
-            returns.push(StoredReturn { jid: jid.unwrap_or_default(), minion: id, document, success });
-        }
-    }
-    returns
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_several_rows_the_first_stands_and_unreadable_ones_are_values() {
-        let row = |id: &str, document: &str, success: &str| {
-            [Some("1".to_owned()), Some(id.to_owned()), Some(document.to_owned()), Some(success.to_owned())]
-        };
-        let returns = one_for_each_id(vec![
-            row("m1", r#"{"return": 1}"#, "true"),
-            row("m1", r#"{"return": 2}"#, "false"),
-            row("m2", "half a \"docu", ""),
-        ]);
-        assert_eq!(returns.len(), 2);
-        assert_eq!((returns[0].document.as_str(), returns[0].success), (r#"{"return": 1}"#, Some(true)));
-        assert_eq!(returns[1].document, r#"{"return": "half a \"docu"}"#);
-        assert_eq!(returns[1].success, None);
-    }
 }

@@ -16,11 +16,6 @@ use crate::sql::{Insert, Row, moment};
 const KEY: &[&str] = &["id", "jid"];
 const COLUMNS: [&str; 7] = ["fun", "jid", "return", "id", "success", "full_ret", "alter_time"];
 
-/// The id of the row: the resource that answered, as Salt's master does it, or the minion.
-fn row_id(ret: &JobReturn) -> &str {
-    ret.resource_id.as_deref().unwrap_or(&ret.minion)
-}
-
 /// Stores a batch.
 pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Verdict>, Fault> {
     let mut verdicts = all_stored(returns);
@@ -28,10 +23,10 @@ pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Ve
     let mut firsts = BTreeMap::new();
     let mut repeats = Vec::new();
     for (index, ret) in returns.iter().enumerate() {
-        match firsts.get(&(&ret.jid, row_id(ret))) {
+        match firsts.get(&(&ret.jid, ret.stored_id())) {
             Some(&first) => repeats.push((index, first)),
             None => {
-                firsts.insert((&ret.jid, row_id(ret)), index);
+                firsts.insert((&ret.jid, ret.stored_id()), index);
             }
         }
     }
@@ -53,7 +48,7 @@ pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Ve
 /// The values of a row, or why it can never be stored.
 fn row<'a>(db: &mut Db, columns: &[Column; 7], ret: &'a JobReturn) -> Result<Vec<Cow<'a, str>>, String> {
     let [fun, jid, value, id, _, document, _] = columns;
-    let too_long = jid.too_long("jid", &ret.jid).or_else(|| id.too_long("id", row_id(ret)));
+    let too_long = jid.too_long("jid", &ret.jid).or_else(|| id.too_long("id", ret.stored_id()));
     if let Some(why) = too_long {
         return Err(why);
     }
@@ -71,7 +66,7 @@ fn row<'a>(db: &mut Db, columns: &[Column; 7], ret: &'a JobReturn) -> Result<Vec
         cut.map_or(Cow::Borrowed(ret.fun.as_str()), Cow::Owned),
         Cow::Borrowed(&ret.jid),
         value.json(&ret.value),
-        Cow::Borrowed(row_id(ret)),
+        Cow::Borrowed(ret.stored_id()),
         Cow::Borrowed(match ret.success {
             Some(true) => "true",
             Some(false) => "false",

@@ -16,6 +16,7 @@ pub mod json;
 mod load;
 mod net;
 mod returner;
+pub mod rows;
 mod session;
 pub mod time;
 #[cfg(feature = "tls")]
@@ -30,7 +31,7 @@ pub use bindings::lifecycle::exports::salt::returner::lifecycle::Config;
 pub use bindings::lifecycle::salt::returner::types::{
     Event, Failure, JobLoad, JobReturn, LoadKind, RetryInfo, Verdict,
 };
-pub use error::{Error, Result};
+pub use error::{Error, Result, chain};
 pub use load::{clean_load, merge_load, stored_load};
 pub use net::resolve;
 pub use returner::{Context, EventReturner, JobCache, Returner};

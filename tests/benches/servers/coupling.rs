@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use returnerd_tests::compat::MYSQL_TABLES;
 use returnerd_tests::daemon::Daemon;
+use returnerd_tests::mariadb::DOCUMENTED_TABLES;
 use returnerd_tests::mariadb::{self, MariaDb};
 use returnerd_tests::salt::{SaltLab, SaltLabBuilder, SaltVersion};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(crate) fn run() {
     for database in ["salts", "ours"] {
         server.database(database);
     }
-    server.sql("salts", MYSQL_TABLES);
+    server.sql("salts", DOCUMENTED_TABLES);
     let ours = SaltLab::builder(SaltVersion::V3006);
     let mut daemon = Daemon::builder()
         .plugins(&["mysql"])

@@ -7,9 +7,9 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use returnerd_tests::compat::MYSQL_TABLES;
 use returnerd_tests::daemon::Daemon;
 use returnerd_tests::env;
+use returnerd_tests::mariadb::DOCUMENTED_TABLES;
 use returnerd_tests::mariadb::{self, MariaDb};
 use returnerd_tests::proc::{Scratch, run as run_command};
 use returnerd_tests::wait::wait_for_value;
@@ -122,7 +122,7 @@ impl Bench {
             server.database(name);
         }
         // Salt's returner makes no tables.
-        server.sql("salts", MYSQL_TABLES);
+        server.sql("salts", DOCUMENTED_TABLES);
         let scratch = Scratch::new();
         let daemon = Daemon::builder().plugins(&["mysql"]).quiet().start();
         let shims = scratch.path().join("returners");

@@ -48,7 +48,7 @@ fn a_user_without_the_right_to_create_is_told_so() {
         let user = Options { user: Some(format!("r_{name}")), pass: Some("x".into()), ..place.options() };
         let why = retry(open(user.clone()).await);
         assert!(why.contains("CREATE command denied"), "{why}");
-        place.sql(DOCUMENTED);
+        place.sql(returnerd_tests::mariadb::DOCUMENTED_TABLES);
         assert!(open(user).await.is_ok());
     });
 }

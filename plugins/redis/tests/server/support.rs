@@ -1,16 +1,13 @@
-//! A shared server with a database for each test, and records to store.
+//! A shared server with a database for each test.
 
-use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use returner_redis::{Db, Options};
 use returner_sdk::prelude::*;
+pub use returnerd_tests::plugin_records::*;
 use returnerd_tests::redis::{self, Redis};
-
-/// When the records of the tests arrive unless they say otherwise: 2026-12-01 03:31:39 UTC.
-pub const ARRIVED: u64 = 1_796_095_899_000;
 
 static SHARED: Mutex<Weak<Redis>> = Mutex::new(Weak::new());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -74,52 +71,4 @@ pub async fn open(options: Options) -> Result<Db> {
 
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
-}
-
-/// Runs a test's async part.
-pub fn block<T>(future: impl Future<Output = T>) -> T {
-    returner_sdk::tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
-/// A return with this value (JSON).
-pub fn ret(jid: &str, minion: &str, fun: &str, value: &str) -> JobReturn {
-    JobReturn {
-        jid: jid.into(),
-        minion: minion.into(),
-        resource_id: None,
-        fun: fun.into(),
-        fun_args: "[]".into(),
-        value: value.into(),
-        document: format!(
-            r#"{{"jid": "{jid}", "id": "{minion}", "fun": "{fun}", "return": {value}, "retcode": 0, "success": true}}"#
-        ),
-        success: Some(true),
-        retcode: Some(0),
-        trimmed: false,
-        arrived_ms: ARRIVED,
-    }
-}
-
-/// A load as Salt publishes it.
-pub fn load(jid: &str, fun: &str) -> JobLoad {
-    JobLoad {
-        jid: jid.into(),
-        kind: LoadKind::Published,
-        document: format!(r#"{{"fun": "{fun}", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "ops"}}"#),
-        minions: Vec::new(),
-        end_time: None,
-        arrived_ms: ARRIVED,
-    }
-}
-
-pub fn filter(limit: u32) -> JidsFilter {
-    JidsFilter { limit, before: None, without_funs: Vec::new() }
-}
-
-pub fn json(text: &str) -> returner_sdk::serde_json::Value {
-    returner_sdk::serde_json::from_str(text).unwrap()
-}
-
-pub fn stored(verdicts: &[Verdict]) -> bool {
-    verdicts.iter().all(|verdict| *verdict == Verdict::Stored)
 }

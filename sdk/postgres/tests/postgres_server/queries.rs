@@ -8,10 +8,6 @@ use crate::support::*;
 
 const JID: &str = "20261201033139637056";
 
-fn filter(limit: u32) -> JidsFilter {
-    JidsFilter { limit, before: None, without_funs: Vec::new() }
-}
-
 fn listed(loads: &[StoredLoad]) -> Vec<&str> {
     loads.iter().map(|load| load.jid.as_str()).collect()
 }

@@ -1,15 +1,12 @@
-//! A shared server with a database for each test, both flavours behind one type, and records to store.
+//! A shared server with a database for each test, both flavours behind one type.
 
-use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use returner_sdk::prelude::*;
 use returner_sdk_postgres::{Jsonb, Options, Store, Text};
+pub use returnerd_tests::plugin_records::*;
 use returnerd_tests::postgresql::{self, PostgreSql};
-
-/// When the records of the tests arrive unless they say otherwise: 2026-12-01 03:31:39 UTC.
-pub const ARRIVED: u64 = 1_796_095_899_000;
 
 static SHARED: Mutex<Weak<PostgreSql>> = Mutex::new(Weak::new());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -20,39 +17,13 @@ pub enum Flavour {
     Text,
 }
 
-/// The tables as Salt's documentation has them.
-pub fn documented_tables(flavour: Flavour) -> String {
-    let (document, jid, nullable, indexes) = match flavour {
-        Flavour::Jsonb => (
-            "jsonb",
-            "varchar(255)",
-            "NOT NULL",
-            "CREATE INDEX idx_jids_jsonb ON jids USING gin (load) WITH (fastupdate=on);
-             CREATE INDEX idx_salt_returns_return ON salt_returns USING gin (return) WITH (fastupdate=on);
-             CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH (fastupdate=on);
-             CREATE INDEX idx_salt_events_data ON salt_events USING gin (data) WITH (fastupdate=on);",
-        ),
-        Flavour::Text => {
-            ("text", "varchar(20)", "", "CREATE INDEX idx_salt_returns_updated ON salt_returns (alter_time);")
+impl Flavour {
+    fn document(self) -> &'static str {
+        match self {
+            Self::Jsonb => "jsonb",
+            Self::Text => "text",
         }
-    };
-    format!(
-        "SET ROLE salt;
-        CREATE TABLE jids (jid {jid} PRIMARY KEY, load {document} NOT NULL);
-        CREATE TABLE salt_returns (
-            fun varchar(50) NOT NULL, jid varchar(255) NOT NULL, return {document} NOT NULL,
-            full_ret {document} {nullable}, id varchar(255) NOT NULL, success varchar(10) NOT NULL,
-            alter_time TIMESTAMP WITH TIME ZONE DEFAULT now());
-        CREATE INDEX idx_salt_returns_id ON salt_returns (id);
-        CREATE INDEX idx_salt_returns_jid ON salt_returns (jid);
-        CREATE INDEX idx_salt_returns_fun ON salt_returns (fun);
-        CREATE SEQUENCE seq_salt_events_id;
-        CREATE TABLE salt_events (
-            id BIGINT NOT NULL UNIQUE DEFAULT nextval('seq_salt_events_id'), tag varchar(255) NOT NULL,
-            data {document} NOT NULL, alter_time TIMESTAMP WITH TIME ZONE DEFAULT now(), master_id varchar(255) NOT NULL);
-        CREATE INDEX idx_salt_events_tag ON salt_events (tag);
-        {indexes}"
-    )
+    }
 }
 
 /// Whether there is a server to test with; says so if not.
@@ -86,7 +57,7 @@ impl Place {
         server.database(&name);
         let place = Self { server, name, flavour, old };
         if old {
-            place.sql(&documented_tables(flavour));
+            place.sql(&postgresql::documented_tables(flavour.document()));
         }
         place
     }
@@ -194,52 +165,4 @@ pub fn why(verdict: &Verdict) -> &str {
         Verdict::Reject(why) => why,
         other => panic!("not rejected: {other:?}"),
     }
-}
-
-/// Runs a test's async part.
-pub fn block<T>(future: impl Future<Output = T>) -> T {
-    returner_sdk::tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
-/// A return with this value (JSON).
-pub fn ret(jid: &str, minion: &str, fun: &str, value: &str) -> JobReturn {
-    JobReturn {
-        jid: jid.into(),
-        minion: minion.into(),
-        resource_id: None,
-        fun: fun.into(),
-        fun_args: "[]".into(),
-        value: value.into(),
-        document: format!(
-            r#"{{"jid": "{jid}", "id": "{minion}", "fun": "{fun}", "return": {value}, "retcode": 0, "success": true}}"#
-        ),
-        success: Some(true),
-        retcode: Some(0),
-        trimmed: false,
-        arrived_ms: ARRIVED,
-    }
-}
-
-/// A load as Salt publishes it.
-pub fn load(jid: &str, fun: &str) -> JobLoad {
-    JobLoad {
-        jid: jid.into(),
-        kind: LoadKind::Published,
-        document: format!(r#"{{"fun": "{fun}", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "ops"}}"#),
-        minions: Vec::new(),
-        end_time: None,
-        arrived_ms: ARRIVED,
-    }
-}
-
-pub fn event(id: u64, tag: &str, data: &str) -> Event {
-    Event { id, tag: tag.into(), data: data.into(), master: "master1".into(), arrived_ms: ARRIVED }
-}
-
-pub fn json(text: &str) -> returner_sdk::serde_json::Value {
-    returner_sdk::json::parse(text).unwrap_or_else(|| panic!("no JSON: {text}"))
-}
-
-pub fn stored(verdicts: &[Verdict]) -> bool {
-    verdicts.iter().all(|verdict| *verdict == Verdict::Stored)
 }
