@@ -49,7 +49,7 @@ fn boundary(batch: usize, times: u32) {
     // The calls run on a stack of their own. Callgrind follows that as long as it lies below this one, so it is this thread that polls.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // The pool reserves more addresses than valgrind has; the clock would come more often in slow motion.
-    let tuning = Tuning { allocation: Allocation::OnDemand, epoch: false, ..Tuning::default() };
+    let tuning = Tuning { allocation: Allocation::OnDemand, epoch: false };
     let measured = Measured::new(&env::guest("probe"), tuning, r#"{"mode": "accept", "port": 9}"#).unwrap();
     let mut open = runtime.block_on(measured.open()).unwrap();
     runtime.block_on(open.deliver(batch, 2)).unwrap();
