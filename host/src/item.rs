@@ -1,22 +1,26 @@
 //! The host's own records: what the spool keeps and what plugins are given.
 //!
 //! They have the fields of `wit/0.1.0/types.wit`, under the same names. A record is stored as one version byte
-//! and then a msgpack map, so that a later version can read what an earlier one left in the spool.
+//! and then a msgpack map, so that a later version can read what an earlier one left in the spool. The value of a return, which
+//! stands within its document, is stored as its place there: most of a return would otherwise be written twice.
 
+use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-/// The version that `Record::to_bytes` writes.
-const VERSION: u8 = 1;
+/// The version that `Record::to_bytes` writes. Version 1 always had the value itself.
+const VERSION: u8 = 2;
+
+/// Values up to this many bytes are stored as they are: their place would take about as much.
+const SHORT: usize = 32;
 
 /// One minion's answer to one job. The key is (`jid`, `minion`, `resource_id`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobReturn {
     /// The job id, never `req`.
     pub jid: String,
     /// The id of the minion, or of the master for a runner.
     pub minion: String,
     /// The resource that answered, where Salt 3008 sends one.
-    #[serde(default)]
     pub resource_id: Option<String>,
     /// The function; of several their names joined by commas; empty if Salt sent none.
     pub fun: String,
@@ -27,13 +31,10 @@ pub struct JobReturn {
     /// The whole record as a JSON object; always with `jid`, `id`, `fun` and `return`.
     pub document: String,
     /// The real outcome, where it is known.
-    #[serde(default)]
     pub success: Option<bool>,
     /// The return code where Salt sent one; of several the first that is not zero.
-    #[serde(default)]
     pub retcode: Option<i64>,
     /// Whether Salt replaced a part of `value` by the text `VALUE_TRIMMED`.
-    #[serde(default)]
     pub trimmed: bool,
     /// When the host took the record, in milliseconds since 1970 (UTC).
     pub arrived_ms: u64,
@@ -86,7 +87,7 @@ pub struct Event {
 }
 
 /// One record of any kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// A return.
@@ -139,7 +140,7 @@ pub enum ItemError {
     Empty,
     /// Another version of the host wrote it.
     #[error(
-        "the stored record has format {found}, this program reads format {VERSION}; hint: use the newer `returnerd`"
+        "the stored record has format {found}, this program reads formats up to {VERSION}; hint: use the newer `returnerd`"
     )]
     Version {
         /// The version byte found.
@@ -148,6 +149,9 @@ pub enum ItemError {
     /// The bytes after the version byte are damaged.
     #[error("the stored record cannot be read")]
     Decode(#[source] rmp_serde::decode::Error),
+    /// The value's place is not within the document.
+    #[error("the stored return says that its value is where its document has none")]
+    Place,
     /// It could not be written.
     #[error("the record cannot be written as msgpack")]
     Encode(#[source] rmp_serde::encode::Error),
@@ -191,8 +195,14 @@ impl Record {
 
     /// The bytes that the spool stores.
     pub fn to_bytes(&self) -> Result<Vec<u8>, ItemError> {
-        let mut out = vec![VERSION];
-        rmp_serde::encode::write_named(&mut out, self).map_err(ItemError::Encode)?;
+        let room = match self {
+            Record::Return(ret) => ret.document.len() + 512,
+            Record::Load(load) => load.document.len() + 512,
+            Record::Event(event) => event.data.len() + 256,
+        };
+        let mut out = Vec::with_capacity(room);
+        out.push(VERSION);
+        rmp_serde::encode::write_named(&mut out, &Writing::from(self)).map_err(ItemError::Encode)?;
         Ok(out)
     }
 
@@ -200,9 +210,131 @@ impl Record {
     pub fn from_bytes(bytes: &[u8]) -> Result<Record, ItemError> {
         match bytes.split_first() {
             None => Err(ItemError::Empty),
-            Some((&VERSION, rest)) => rmp_serde::from_slice(rest).map_err(ItemError::Decode),
+            Some((1..=VERSION, rest)) => {
+                rmp_serde::from_slice::<Reading>(rest).map_err(ItemError::Decode)?.record()
+            }
             Some((&found, _)) => Err(ItemError::Version { found }),
         }
+    }
+}
+
+/// A record as it is written: a map with one entry, named for the kind.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Writing<'a> {
+    Return(WritingReturn<'a>),
+    Load(&'a JobLoad),
+    Event(&'a Event),
+}
+
+/// Of `value` and `value_at` one stands there.
+#[derive(Serialize)]
+struct WritingReturn<'a> {
+    jid: &'a str,
+    minion: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_id: Option<&'a str>,
+    fun: &'a str,
+    fun_args: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
+    /// Where the value begins in the document, and how many bytes it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_at: Option<(usize, usize)>,
+    document: &'a str,
+    success: Option<bool>,
+    retcode: Option<i64>,
+    trimmed: bool,
+    arrived_ms: u64,
+}
+
+impl<'a> From<&'a Record> for Writing<'a> {
+    fn from(record: &'a Record) -> Self {
+        let ret = match record {
+            Record::Return(ret) => ret,
+            Record::Load(load) => return Writing::Load(load),
+            Record::Event(event) => return Writing::Event(event),
+        };
+        // The same text elsewhere in the document would be the same value.
+        let at = (ret.value.len() > SHORT)
+            .then(|| memmem::find(ret.document.as_bytes(), ret.value.as_bytes()))
+            .flatten();
+        Writing::Return(WritingReturn {
+            jid: &ret.jid,
+            minion: &ret.minion,
+            resource_id: ret.resource_id.as_deref(),
+            fun: &ret.fun,
+            fun_args: &ret.fun_args,
+            value: at.is_none().then_some(&ret.value),
+            value_at: at.map(|at| (at, ret.value.len())),
+            document: &ret.document,
+            success: ret.success,
+            retcode: ret.retcode,
+            trimmed: ret.trimmed,
+            arrived_ms: ret.arrived_ms,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reading {
+    Return(ReadingReturn),
+    Load(JobLoad),
+    Event(Event),
+}
+
+#[derive(Deserialize)]
+struct ReadingReturn {
+    jid: String,
+    minion: String,
+    #[serde(default)]
+    resource_id: Option<String>,
+    fun: String,
+    fun_args: String,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default)]
+    value_at: Option<(usize, usize)>,
+    document: String,
+    #[serde(default)]
+    success: Option<bool>,
+    #[serde(default)]
+    retcode: Option<i64>,
+    #[serde(default)]
+    trimmed: bool,
+    arrived_ms: u64,
+}
+
+impl Reading {
+    fn record(self) -> Result<Record, ItemError> {
+        let ret = match self {
+            Reading::Return(ret) => ret,
+            Reading::Load(load) => return Ok(Record::Load(load)),
+            Reading::Event(event) => return Ok(Record::Event(event)),
+        };
+        let value = match (ret.value, ret.value_at) {
+            (Some(value), None) => value,
+            (None, Some((at, bytes))) => at
+                .checked_add(bytes)
+                .and_then(|end| ret.document.get(at..end))
+                .ok_or(ItemError::Place)?
+                .to_owned(),
+            _ => return Err(ItemError::Place),
+        };
+        Ok(Record::Return(JobReturn {
+            jid: ret.jid,
+            minion: ret.minion,
+            resource_id: ret.resource_id,
+            fun: ret.fun,
+            fun_args: ret.fun_args,
+            value,
+            document: ret.document,
+            success: ret.success,
+            retcode: ret.retcode,
+            trimmed: ret.trimmed,
+            arrived_ms: ret.arrived_ms,
+        }))
     }
 }
 
@@ -251,6 +383,70 @@ mod tests {
             assert_eq!(Record::from_bytes(&bytes).unwrap(), record);
             assert_eq!(Kind::from_text(record.kind().as_str()), Some(record.kind()));
         }
+    }
+
+    fn with_value(value: &str, document: &str) -> Record {
+        let Record::Return(ret) = samples().remove(0) else { panic!("the first is a return") };
+        Record::Return(JobReturn { value: value.into(), document: document.into(), ..ret })
+    }
+
+    #[test]
+    fn a_value_within_its_document_is_stored_once() {
+        let value = format!("\"{}\"", "größe ".repeat(500));
+        let record = with_value(&value, &format!("{{\"id\": \"ä\", \"return\": {value}}}"));
+        let bytes = record.to_bytes().unwrap();
+        assert!(bytes.len() < value.len() + 300, "{} bytes", bytes.len());
+        assert_eq!(Record::from_bytes(&bytes).unwrap(), record);
+        let elsewhere = with_value(&value, "{\"return\": 1}");
+        assert_eq!(Record::from_bytes(&elsewhere.to_bytes().unwrap()).unwrap(), elsewhere);
+    }
+
+    #[test]
+    fn records_of_the_first_version_are_read() {
+        let Record::Return(ret) = samples().remove(0) else { panic!("the first is a return") };
+        #[derive(Serialize)]
+        struct First<'a> {
+            jid: &'a str,
+            minion: &'a str,
+            resource_id: Option<&'a str>,
+            fun: &'a str,
+            fun_args: &'a str,
+            value: &'a str,
+            document: &'a str,
+            success: Option<bool>,
+            retcode: Option<i64>,
+            trimmed: bool,
+            arrived_ms: u64,
+        }
+        let first = First {
+            jid: &ret.jid,
+            minion: &ret.minion,
+            resource_id: ret.resource_id.as_deref(),
+            fun: &ret.fun,
+            fun_args: &ret.fun_args,
+            value: &ret.value,
+            document: &ret.document,
+            success: ret.success,
+            retcode: ret.retcode,
+            trimmed: ret.trimmed,
+            arrived_ms: ret.arrived_ms,
+        };
+        let mut bytes = vec![1];
+        rmp_serde::encode::write_named(&mut bytes, &std::collections::BTreeMap::from([("return", first)]))
+            .unwrap();
+        assert_eq!(Record::from_bytes(&bytes).unwrap(), Record::Return(ret));
+    }
+
+    #[test]
+    fn a_place_outside_of_the_document_is_an_error() {
+        let value = "x".repeat(100);
+        let bytes = with_value(&value, &value).to_bytes().unwrap();
+        let key = bytes.windows(8).position(|part| part == b"value_at").unwrap() + 8;
+        // A list of two: where it begins, and how long it is.
+        assert_eq!(bytes[key..key + 3], [0x92, 0, 100]);
+        let mut broken = bytes;
+        broken[key + 1] = 1;
+        assert!(matches!(Record::from_bytes(&broken), Err(ItemError::Place)));
     }
 
     #[test]

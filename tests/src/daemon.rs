@@ -181,6 +181,11 @@ impl Daemon {
         &self.config
     }
 
+    /// The processor time that it has taken.
+    pub fn cpu(&self) -> Duration {
+        self.server.as_ref().map(Server::cpu).unwrap_or_default()
+    }
+
     /// The process id, if it runs.
     pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Server::pid)

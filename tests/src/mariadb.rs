@@ -100,6 +100,11 @@ impl MariaDb {
         this
     }
 
+    /// The processor time that the server has taken.
+    pub fn cpu(&self) -> std::time::Duration {
+        self.server.as_ref().map(Server::cpu).unwrap_or_default()
+    }
+
     /// The port it listens on, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port

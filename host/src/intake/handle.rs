@@ -166,8 +166,12 @@ impl Intake {
         Err(HandleError::Unsupported { plugin: plugin.name().to_owned(), what })
     }
 
-    async fn sink(&self, plugin: &Plugin, envelope: &Envelope) -> Result<Arc<Sink>, HandleError> {
-        let settings = self.config().plugin(plugin.name());
+    async fn sink(&self, plugin: &Arc<Plugin>, envelope: &Envelope) -> Result<Arc<Sink>, HandleError> {
+        let config = self.config();
+        if let Some(sink) = self.known.find(plugin, &config, envelope) {
+            return Ok(sink);
+        }
+        let settings = config.plugin(plugin.name());
         let fallback = crate::config::json_options(&settings.options);
         let asked = Asked { fallback: Some(&fallback), ..Asked::from(envelope) };
         let resolved = options::resolve(&plugin.manifest, &asked)
@@ -175,7 +179,9 @@ impl Intake {
         for warning in &resolved.warnings {
             self.warn_once(plugin.name(), warning);
         }
-        Ok(self.dispatch().sink(plugin, &resolved, &envelope.id, envelope.role.as_str()).await?)
+        let sink = self.dispatch().sink(plugin, &resolved, &envelope.id, envelope.role.as_str()).await?;
+        self.known.keep(plugin, &config, envelope, &sink);
+        Ok(sink)
     }
 
     /// Takes a hand-over: answered once everything of it is on disk.

@@ -6,6 +6,7 @@
 mod admin;
 pub mod handle;
 pub mod inbox;
+mod known;
 pub mod server;
 
 use std::collections::{HashMap, HashSet};
@@ -57,6 +58,7 @@ pub struct Intake {
     dispatch: Arc<Dispatch>,
     rescan: mpsc::Sender<()>,
     ids: Ids,
+    known: known::Known,
     /// Holds back floods of like refusals.
     throttle: Throttle,
     started: Instant,
@@ -73,6 +75,7 @@ impl Intake {
             dispatch,
             rescan,
             ids: Ids::new(node),
+            known: known::Known::default(),
             throttle: Throttle::default(),
             started: Instant::now(),
             warned: Mutex::default(),

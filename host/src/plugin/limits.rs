@@ -35,10 +35,11 @@ pub const MAX_RESOURCES: usize = 512;
 /// A plugin's reason for a verdict or failure, in bytes; the rest is cut. It goes into logs, `status` and dead letters.
 pub const MAX_REASON: usize = 4_096;
 
-/// Records in one call and their bytes of JSON, whatever a manifest asks for: a batch lies in the host's memory, then in the guest's.
+/// Records in one call and the bytes of their documents, whatever a manifest asks for: a batch lies in the host's memory, then in the
+/// guest's, each time with the values of returns once more, which stand within their documents.
 pub const MAX_BATCH_ITEMS: usize = 10_000;
 /// See [`MAX_BATCH_ITEMS`].
-pub const MAX_BATCH_BYTES: u64 = 32 << 20;
+pub const MAX_BATCH_BYTES: u64 = 16 << 20;
 
 /// What a log line costs of the allowance: one, and one more for each so many bytes.
 pub const LOG_LINE_COST: usize = 512;

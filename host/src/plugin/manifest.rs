@@ -136,7 +136,8 @@ impl OptionType {
 pub struct Batch {
     /// At most this many records in one call.
     pub max_items: u32,
-    /// At most this many bytes of JSON in one call, as far as one record is not more.
+    /// At most this many bytes of documents in one call, as far as one record is not more. A return's value, which stands within its
+    /// document, counts once.
     pub max_bytes: u64,
     /// A record waits at most this many milliseconds for others.
     pub max_age_ms: u32,

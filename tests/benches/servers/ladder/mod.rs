@@ -23,9 +23,8 @@ const WINDOW: Duration = Duration::from_millis(1_600);
 const TURN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run() {
-    let only = std::env::var("BENCH_SYSTEMS").unwrap_or_default();
     for name in ["mysql", "pgjsonb", "redis", "sqlite3"] {
-        if !only.is_empty() && !only.split(',').any(|only| only == name) {
+        if !chosen("BENCH_SYSTEMS", name) {
             continue;
         }
         match System::start(name) {
@@ -35,11 +34,16 @@ pub(crate) fn run() {
     }
 }
 
+/// Whether a variable of the environment, names with commas between, has this one; without it all are wanted.
+fn chosen(variable: &str, name: &str) -> bool {
+    std::env::var(variable).map_or(true, |names| names.split(',').any(|one| one == name))
+}
+
 fn one(system: &System) {
     let name = system.name();
     row(&[&format!("{name}, returns a second"), "batch", "rows/s", "of native"]);
     let mut returns = Returns::default();
-    for batch in BATCHES {
+    for batch in BATCHES.into_iter().filter(|batch| chosen("BENCH_BATCHES", &batch.to_string())) {
         let mut rungs: Vec<(&str, Box<dyn Rung>)> =
             vec![("native", Box::new(Native::open(system))), ("engine", Box::new(Engine::open(system)))];
         if let Some(driver) = driver::open(system) {
@@ -70,6 +74,10 @@ fn one(system: &System) {
             if let Some(found) = whole::rate(system, place, batch, native, &mut returns) {
                 report(rung, found.stored, found.stored / native);
                 figure(&format!("ladder_{name}_{rung}_accepted_{batch}"), found.accepted, "per_s");
+                for (part, time) in ["daemon", "server", "clients"].iter().zip(found.cpu) {
+                    let name = format!("ladder_{name}_{rung}_cpu_{part}_{batch}");
+                    figure(&name, time.as_secs_f64() * 1e6, "us_per_return");
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use returnerd_tests::mariadb::{self, MariaDb};
 use returnerd_tests::postgresql::{self, PostgreSql};
@@ -70,6 +71,16 @@ impl System {
             Self::Redis(server) => format!("tcp://127.0.0.1:{}", server.port()),
             Self::Sqlite3(scratch) => format!("dir://{}", scratch.path().join("data").display()),
         }]
+    }
+
+    /// The processor time that the server has taken; none where there is no server.
+    pub(crate) fn cpu(&self) -> Duration {
+        match self {
+            Self::MySql(server) => server.cpu(),
+            Self::PgJsonb(server) => server.cpu(),
+            Self::Redis(server) => server.cpu(),
+            Self::Sqlite3(_) => Duration::ZERO,
+        }
     }
 
     /// How many returns are stored.

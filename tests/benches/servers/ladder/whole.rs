@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use returnerd_tests::client::{encode, frame};
 use returnerd_tests::daemon::Daemon;
 use returnerd_tests::proc::Scratch;
@@ -33,6 +35,8 @@ pub(crate) struct Rates {
     pub(crate) accepted: f64,
     /// Stored in the system, from the first hand-over to the last row.
     pub(crate) stored: f64,
+    /// The processor time of each return: in the daemon, the server and the clients.
+    pub(crate) cpu: [Duration; 3],
 }
 
 /// Measures with so many clients at once; `about` is a guess of the rate. None if this machine has no such place.
@@ -89,16 +93,30 @@ pub(crate) fn rate(
     runtime.block_on(hand_over(daemon.socket(), vec![warm]));
     drained(&daemon);
     let before = system.count();
-    let began = Instant::now();
+    let times = || [daemon.cpu(), system.cpu(), clients_cpu()];
+    let (times_before, began) = (times(), Instant::now());
     runtime.block_on(hand_over(daemon.socket(), work));
     let accepted = began.elapsed();
     drained(&daemon);
     let stored = began.elapsed();
     let count = each * clients;
+    let mut cpu = times();
+    for (after, before) in cpu.iter_mut().zip(times_before) {
+        *after = (*after - before) / u32::try_from(count).unwrap();
+    }
     assert_eq!(system.count() - before, count, "all returns of `{name}` are stored\n{}", daemon.tail());
     daemon.stop();
     let per_second = |time: Duration| count as f64 / time.as_secs_f64();
-    Some(Rates { accepted: per_second(accepted), stored: per_second(stored) })
+    Some(Rates { accepted: per_second(accepted), stored: per_second(stored), cpu })
+}
+
+/// The processor time of this process, whose clients are the only ones at work.
+fn clients_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    [usage.user_time(), usage.system_time()]
+        .iter()
+        .map(|time| Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap()))
+        .sum()
 }
 
 async fn hand_over(socket: &Path, work: Vec<Vec<Vec<u8>>>) {
