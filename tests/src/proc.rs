@@ -171,18 +171,21 @@ impl Server {
         self.child.id()
     }
 
-    /// The processor time that it and the processes of its group have taken, with those of its children that have ended.
+    /// The processor time that it, its children and the processes of its group have taken, with those of its children that have ended.
     pub fn cpu(&self) -> Duration {
         let group = self.child.id().to_string();
         let ticks: u64 = fs::read_dir("/proc")
             .unwrap()
             .filter_map(|entry| fs::read_to_string(entry.ok()?.path().join("stat")).ok())
             .filter_map(|stat| {
-                // proc_pid_stat(5), from the field behind the name on: the group is the third, the four times the 12th and on.
+                // proc_pid_stat(5), from the field behind the name on: parent and group are the second and third, the times the
+                // 12th and on. PostgreSQL's processes have groups of their own.
                 let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
                 let leader = stat.split_whitespace().next() == Some(group.as_str());
                 let times = fields.get(11..if leader { 15 } else { 13 })?;
-                (fields.get(2) == Some(&group.as_str()))
+                fields
+                    .get(1..3)?
+                    .contains(&group.as_str())
                     .then(|| times.iter().filter_map(|time| time.parse::<u64>().ok()).sum::<u64>())
             })
             .sum();

@@ -1,7 +1,7 @@
 //! What one batch of a lane consists of, and how the verdicts on it become settlements.
 //!
 //! Invariants: every item of the batch gets exactly one settlement or stays untouched in the lane; loads of one job are joined, so a jid
-//! comes once per call; a return whose job has no known load is preceded by a stub.
+//! comes once per call; where a plugin stores loads, a return whose job has no known load is preceded by a stub.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +22,7 @@ pub struct Entry<R> {
 /// A batch, sorted by kind.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The items as leased.
+    /// The items as leased, without their bodies.
     pub items: Vec<Item>,
     /// Loads, by job.
     pub loads: Vec<Entry<JobLoad>>,
@@ -35,8 +35,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Sorts items. `has_load` tells whether a job's load is known to be stored, `jobs` whether the plugin stores loads at all.
-    pub fn new(items: Vec<Item>, jobs: bool, has_load: impl Fn(&str) -> bool) -> Self {
+    /// Sorts items.
+    pub fn new(items: Vec<Item>) -> Self {
         let mut batch = Self::default();
         let mut by_jid: HashMap<String, usize> = HashMap::new();
         for (at, item) in items.iter().enumerate() {
@@ -57,17 +57,31 @@ impl Batch {
                 Err(error) => batch.unreadable.push((at, crate::observe::chain(&error))),
             }
         }
-        if jobs {
-            let mut stubs = HashSet::new();
-            for entry in &batch.returns {
-                let jid = &entry.record.jid;
-                if !by_jid.contains_key(jid) && !has_load(jid) && stubs.insert(jid.clone()) {
-                    batch.loads.push(Entry { items: vec![], record: stub_load(&entry.record) });
-                }
+        batch.items = items;
+        for item in &mut batch.items {
+            // The record is there; its bytes are not wanted again.
+            item.body = Vec::new();
+        }
+        batch
+    }
+
+    /// Adds a stub for each job of which neither a load is in the batch nor is one known to be stored, which `has_load` tells.
+    pub fn add_stubs(&mut self, has_load: impl Fn(&str) -> bool) {
+        let known: HashSet<&str> = self.loads.iter().map(|entry| entry.record.jid.as_str()).collect();
+        let mut last = None;
+        let mut missing = Vec::new();
+        let mut stubs = HashSet::new();
+        for entry in &self.returns {
+            let jid = entry.record.jid.as_str();
+            // Returns of one job mostly come one after the other.
+            if std::mem::replace(&mut last, Some(jid)) == Some(jid) {
+                continue;
+            }
+            if !known.contains(jid) && !has_load(jid) && stubs.insert(jid) {
+                missing.push(stub_load(&entry.record));
             }
         }
-        batch.items = items;
-        batch
+        self.loads.extend(missing.into_iter().map(|record| Entry { items: Vec::new(), record }));
     }
 }
 
@@ -130,7 +144,7 @@ mod tests {
             load(LoadKind::Published, &["m2"]),
             load(LoadKind::Addition, &["m3"]),
         ];
-        let batch = Batch::new(items(&records), true, |_| false);
+        let batch = Batch::new(items(&records));
         assert_eq!(batch.loads.len(), 1);
         assert_eq!(batch.loads[0].items, [0, 1, 2]);
         assert_eq!(batch.loads[0].record.kind, LoadKind::Published);
@@ -139,18 +153,19 @@ mod tests {
 
     #[test]
     fn a_return_without_a_load_is_preceded_by_one_stub() {
-        let batch = Batch::new(items(&[ret("7"), ret("7"), ret("8")]), true, |jid| jid == "8");
+        let mut batch = Batch::new(items(&[ret("7"), ret("8"), ret("7"), ret("8")]));
+        assert!(batch.loads.is_empty());
+        batch.add_stubs(|jid| jid == "8");
         assert_eq!(batch.loads.len(), 1);
         assert_eq!((batch.loads[0].record.jid.as_str(), batch.loads[0].record.kind), ("7", LoadKind::Stub));
         assert!(batch.loads[0].items.is_empty());
-        assert!(Batch::new(items(&[ret("7")]), false, |_| false).loads.is_empty());
     }
 
     #[test]
     fn an_unreadable_item_does_not_spoil_the_batch() {
         let mut all = items(&[ret("7")]);
         all.push(item(vec![99, 1, 2]));
-        let batch = Batch::new(all, false, |_| false);
+        let batch = Batch::new(all);
         assert_eq!((batch.returns.len(), batch.unreadable.len()), (1, 1));
     }
 }

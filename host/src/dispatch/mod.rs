@@ -5,11 +5,13 @@
 
 mod backoff;
 mod batch;
+mod delivery;
 pub mod health;
 mod kind;
 pub mod lane;
 pub mod query;
 pub mod recent;
+mod round;
 pub mod sink;
 mod strikes;
 

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::item::{JobLoad, JobReturn, LoadKind};
+use crate::item::{JobLoad, LoadKind};
+use crate::plugin::bindings::types::JobReturn;
 
 /// Jobs kept.
 const MAX_JOBS: usize = 10_000;
@@ -65,7 +66,7 @@ impl Recent {
         self.grow(after, before);
     }
 
-    /// Notes a return; the first of a minion stands.
+    /// Notes a return as it was handed over; the first of a minion stands.
     pub fn ret(&mut self, ret: &JobReturn) {
         let minion = ret.resource_id.as_ref().unwrap_or(&ret.minion);
         let job = self.job(&ret.jid);

@@ -1,4 +1,4 @@
-//! From the host's records to those of the interface. Every text moves; nothing is copied.
+//! From the host's records to those of the interface, where every text moves and nothing is copied, and back for loads.
 
 use super::bindings::types;
 use crate::item;
@@ -46,6 +46,24 @@ impl From<item::Event> for types::Event {
             data: event.data,
             master: event.master,
             arrived_ms: event.arrived_ms,
+        }
+    }
+}
+
+/// What is remembered of a load that was handed over.
+impl From<&types::JobLoad> for item::JobLoad {
+    fn from(load: &types::JobLoad) -> Self {
+        Self {
+            jid: load.jid.clone(),
+            kind: match load.kind {
+                types::LoadKind::Published => item::LoadKind::Published,
+                types::LoadKind::Stub => item::LoadKind::Stub,
+                types::LoadKind::Addition => item::LoadKind::Addition,
+            },
+            document: load.document.clone(),
+            minions: load.minions.clone(),
+            end_time: load.end_time.clone(),
+            arrived_ms: load.arrived_ms,
         }
     }
 }

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 use wasmtime::component::{Instance as WasmInstance, InstancePre, ResourceTableError};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
-use super::bindings::types::{Failure, Verdict};
+use super::bindings::types::{self, Failure, Verdict};
 use super::bindings::{events, jobs, lifecycle, returns};
 use super::engine::Host;
 use super::limits::{HOSTCALL_BYTES, Limits, MAX_HANDLES, MAX_INSTANCES, MAX_RESOURCES, TICK};
 use super::reason::Secrets;
 use super::state::{DirectoryError, State};
 use super::stdio::LogBudget;
-use crate::item;
 use crate::policy::Policy;
 use crate::policy::egress::Egress;
 use crate::policy::http::client::Client;
@@ -232,37 +231,33 @@ impl Instance {
     }
 
     /// `returns.deliver`.
-    pub async fn deliver(&mut self, returns: Vec<item::JobReturn>) -> Result<Vec<Verdict>, CallError> {
+    pub async fn deliver(&mut self, returns: &[types::JobReturn]) -> Result<Vec<Verdict>, CallError> {
         let guest = self.returns.clone().ok_or(CallError::Missing("returns"))?;
         let expected = returns.len();
-        let records: Vec<_> = returns.into_iter().map(Into::into).collect();
         let limit = self.limits.call;
         let verdicts = self
-            .call("returns.deliver", limit, async |store| guest.call_deliver(store, &records).await)
+            .call("returns.deliver", limit, async |store| guest.call_deliver(store, returns).await)
             .await?;
         self.checked("returns.deliver", verdicts, expected)
     }
 
     /// `events.deliver`.
-    pub async fn deliver_events(&mut self, events: Vec<item::Event>) -> Result<Vec<Verdict>, CallError> {
+    pub async fn deliver_events(&mut self, events: &[types::Event]) -> Result<Vec<Verdict>, CallError> {
         let guest = self.events.clone().ok_or(CallError::Missing("events"))?;
         let expected = events.len();
-        let records: Vec<_> = events.into_iter().map(Into::into).collect();
         let limit = self.limits.call;
-        let verdicts = self
-            .call("events.deliver", limit, async |store| guest.call_deliver(store, &records).await)
-            .await?;
+        let verdicts =
+            self.call("events.deliver", limit, async |store| guest.call_deliver(store, events).await).await?;
         self.checked("events.deliver", verdicts, expected)
     }
 
     /// `jobs.save-loads`.
-    pub async fn save_loads(&mut self, loads: Vec<item::JobLoad>) -> Result<Vec<Verdict>, CallError> {
+    pub async fn save_loads(&mut self, loads: &[types::JobLoad]) -> Result<Vec<Verdict>, CallError> {
         let guest = self.jobs.clone().ok_or(CallError::Missing("jobs"))?;
         let expected = loads.len();
-        let records: Vec<_> = loads.into_iter().map(Into::into).collect();
         let limit = self.limits.call;
         let verdicts = self
-            .call("jobs.save-loads", limit, async |store| guest.call_save_loads(store, &records).await)
+            .call("jobs.save-loads", limit, async |store| guest.call_save_loads(store, loads).await)
             .await?;
         self.checked("jobs.save-loads", verdicts, expected)
     }

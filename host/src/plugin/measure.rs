@@ -126,7 +126,8 @@ impl Open {
         for _ in 0..calls {
             let records = vec![ret.clone(); batch];
             let began = Instant::now();
-            self.instance.deliver(records).await?;
+            let records: Vec<_> = records.into_iter().map(Into::into).collect();
+            self.instance.deliver(&records).await?;
             total += began.elapsed();
         }
         Ok(total / calls.max(1))
@@ -137,7 +138,8 @@ impl Open {
     /// # Errors
     /// If the call fails.
     pub async fn hand_over(&mut self, returns: Vec<JobReturn>) -> Result<usize, MeasureError> {
-        let verdicts = self.instance.deliver(returns).await?;
+        let returns: Vec<_> = returns.into_iter().map(Into::into).collect();
+        let verdicts = self.instance.deliver(&returns).await?;
         Ok(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Stored)).count())
     }
 }
