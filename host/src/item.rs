@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The version that `Record::to_bytes` writes. Version 1 always had the value itself.
 const VERSION: u8 = 2;
 
+/// Before the value in a document.
+const KEY: &[u8] = b"\"return\"";
+
 /// Values up to this many bytes are stored as they are: their place would take about as much.
 const SHORT: usize = 32;
 
@@ -255,10 +258,7 @@ impl<'a> From<&'a Record> for Writing<'a> {
             Record::Load(load) => return Writing::Load(load),
             Record::Event(event) => return Writing::Event(event),
         };
-        // The same text elsewhere in the document would be the same value.
-        let at = (ret.value.len() > SHORT)
-            .then(|| memmem::find(ret.document.as_bytes(), ret.value.as_bytes()))
-            .flatten();
+        let at = (ret.value.len() > SHORT).then(|| place(&ret.document, &ret.value)).flatten();
         Writing::Return(WritingReturn {
             jid: &ret.jid,
             minion: &ret.minion,
@@ -274,6 +274,15 @@ impl<'a> From<&'a Record> for Writing<'a> {
             arrived_ms: ret.arrived_ms,
         })
     }
+}
+
+/// Where a document has a value behind a key `return`, at whatever depth: the same text there is the same value.
+fn place(document: &str, value: &str) -> Option<usize> {
+    memmem::find_iter(document.as_bytes(), KEY).find_map(|key| {
+        let rest = document.get(key + KEY.len()..)?;
+        let found = rest.trim_start_matches([':', ' ']);
+        found.starts_with(value).then(|| document.len() - found.len())
+    })
 }
 
 #[derive(Deserialize)]
@@ -440,12 +449,12 @@ mod tests {
     #[test]
     fn a_place_outside_of_the_document_is_an_error() {
         let value = "x".repeat(100);
-        let bytes = with_value(&value, &value).to_bytes().unwrap();
+        let bytes = with_value(&value, &format!("\"return\":{value}")).to_bytes().unwrap();
         let key = bytes.windows(8).position(|part| part == b"value_at").unwrap() + 8;
         // A list of two: where it begins, and how long it is.
-        assert_eq!(bytes[key..key + 3], [0x92, 0, 100]);
+        assert_eq!(bytes[key..key + 3], [0x92, 9, 100]);
         let mut broken = bytes;
-        broken[key + 1] = 1;
+        broken[key + 1] = 10;
         assert!(matches!(Record::from_bytes(&broken), Err(ItemError::Place)));
     }
 

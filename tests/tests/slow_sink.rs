@@ -1,11 +1,13 @@
 //! A sink that cannot keep up: it costs disk, not memory, and nobody else waits for it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use returnerd_tests::daemon::Daemon;
 use returnerd_tests::env;
+use returnerd_tests::proc::free_port;
 use returnerd_tests::wait::wait_for;
 use serde_json::{Value, json};
 
@@ -84,4 +86,36 @@ fn a_slow_sink_costs_no_memory_and_holds_up_no_other() {
     let grown = after["resident_kib"].as_u64().unwrap().saturating_sub(before);
     assert!(grown < GROWTH_KIB, "memory grew by {grown} KiB\n{}", daemon.tail());
     assert!(slowest < Duration::from_secs(2), "the other sink waited for {slowest:?}");
+}
+
+/// While one batch is delivered the next is read and the last one settled; none of that may give a record twice, or to no one.
+#[test]
+fn a_backlog_of_several_batches_is_handed_over_in_full_batches_each_record_once() {
+    const BACKLOG: usize = 4_500;
+    let mut daemon = Daemon::builder().tables("[delivery]\nfirst_retry = \"100ms\"").prepare();
+    daemon.drop_plugin_file("probe", &env::guest("probe"));
+    daemon.start();
+    let port = free_port();
+    let opts = json!({ "probe.mode": "connect", "probe.host": "127.0.0.1", "probe.port": port });
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (daemon, opts) = (&daemon, &opts);
+            scope.spawn(move || {
+                let mut connection = daemon.client().with_opts(opts.clone());
+                for number in (client..BACKLOG).step_by(CLIENTS) {
+                    connection.return_("probe", ret(number, "x")).done();
+                }
+            });
+        }
+    });
+    assert_eq!(sink(&status(&daemon), "probe")["waiting"], BACKLOG, "{}", daemon.tail());
+    let _listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    wait_for("the backlog to be delivered", Duration::from_secs(60), || {
+        sink(&status(&daemon), "probe")["waiting"] == 0
+    });
+    let status = status(&daemon);
+    let counts = &sink(&status, "probe")["counts"];
+    assert_eq!(counts["stored"], BACKLOG, "{status:#}");
+    let batches = counts["batches"].as_u64().unwrap();
+    assert!((5..=7).contains(&batches), "{batches} batches\n{status:#}");
 }

@@ -274,7 +274,9 @@ def _layers(ret_kwargs):
         sources["master"] = sources["pillar"].get("master")
     layers, profiles = {}, _profiles("", ret_kwargs)
     for layer, source in sources.items():
-        keys = [key for key in list(source) if isinstance(key, str) and not names.isdisjoint(key.split("."))]
+        # Salt's configuration has hundreds of keys: few of them are worth a closer look.
+        near = [key for key in list(source) for name in names if isinstance(key, str) and name in key]
+        keys = [key for key in near if not names.isdisjoint(key.split("."))]
         layers[layer] = {key: source.get(key) for key in keys}
         for key, value in layers[layer].items():
             profiles |= _profiles(key, value)

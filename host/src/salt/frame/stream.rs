@@ -38,21 +38,31 @@ pub async fn read_frame<R: AsyncRead + Unpin>(
     Ok(Some(body))
 }
 
+/// A longer body is not copied to be written together with its length.
+const TOGETHER: usize = 64 << 10;
+
 /// Writes one frame and flushes.
 pub async fn write_frame<W: AsyncWrite + Unpin>(
     writer: &mut W,
     body: &[u8],
     limit: usize,
 ) -> Result<(), FrameError> {
-    writer.write_all(&prefix(body, limit)?).await?;
-    writer.write_all(body).await?;
+    if body.len() <= TOGETHER {
+        // In one piece, or the length alone would wake the reader.
+        writer.write_all(&with_length(body, limit)?).await?;
+    } else {
+        writer.write_all(&prefix(body, limit)?).await?;
+        writer.write_all(body).await?;
+    }
     writer.flush().await?;
     Ok(())
 }
 
 /// A body with its length before it, as in a file of the inbox.
 pub fn with_length(body: &[u8], limit: usize) -> Result<Vec<u8>, FrameError> {
-    let mut frame = prefix(body, limit)?.to_vec();
+    let prefix = prefix(body, limit)?;
+    let mut frame = Vec::with_capacity(prefix.len() + body.len());
+    frame.extend_from_slice(&prefix);
     frame.extend_from_slice(body);
     Ok(frame)
 }
