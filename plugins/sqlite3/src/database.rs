@@ -19,6 +19,10 @@ use crate::{Options, vfs};
 /// The longest `timeout` in seconds.
 const MAX_TIMEOUT: f64 = 600.0;
 
+/// The pages that are kept in memory, as `cache_size` has it: less than none means KiB. A batch of a thousand changes the
+/// indexes in a thousand places; what does not stay in memory is read, and written before its time, at each of them.
+const CACHE_KIB: i64 = -16 * 1024;
+
 /// An open database file.
 pub struct Database {
     connection: Connection,
@@ -145,6 +149,7 @@ fn prepared(at: &At) -> rusqlite::Result<Connection> {
     // Statement journals and sorters would be files in a directory that is not granted.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     // With `FULL`, truncating the journal is synced and removing it is not, so this mode alone keeps every commit.
     connection.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |row| row.get::<_, String>(0))?;

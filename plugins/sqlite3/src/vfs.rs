@@ -3,7 +3,11 @@
 //! WASI has no `fcntl` locks, and SQLite's replacements for them (lock files, or none at all) are invisible to other
 //! programs: one that reads the file while we write would take our journal for the leftover of a crash and roll it
 //! back. So SQLite's `unix` VFS is used unchanged, except that its system calls `open`, `close` and `fcntl` come
-//! here, and a lock becomes a lock of the host's interface `file-locks` on the same bytes.
+//! here, and a lock becomes a lock of the host's interface `file-locks` on the same bytes. `pread` comes here for a fault of
+//! wasi-libc.
+//!
+//! `.cargo/config.toml` has SQLite compiled to use `pread` and `pwrite`. With `write`, for which wasi-libc takes a stream,
+//! every few bytes would be handed to another thread of the host, and a full disk would look like a broken one.
 //!
 //! Invariants: as with POSIX locks, all descriptors of one path share one set of locks; the set is opened with the
 //! first lock and dropped, and with it every lock, when the last descriptor is closed. SQLite never has the file open
@@ -29,7 +33,7 @@ pub fn open(path: &Path) -> rusqlite::Result<Connection> {
 mod guest {
     use std::cell::RefCell;
     use std::collections::HashMap;
-    use std::ffi::{CStr, c_char, c_int, c_short};
+    use std::ffi::{CStr, c_char, c_int, c_short, c_void};
     use std::sync::Once;
 
     use returner_sdk::bindings::file_locks::{Error, File, Mode};
@@ -42,6 +46,7 @@ mod guest {
     const F_UNLCK: c_short = 2;
 
     // wasi-libc's numbers.
+    const SEEK_SET: c_int = 0;
     const EAGAIN: c_int = 6;
     const EIO: c_int = 29;
     const EPERM: c_int = 63;
@@ -62,10 +67,13 @@ mod guest {
     unsafe extern "C" {
         safe fn __errno_location() -> *mut c_int;
         fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
+        fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64;
+        fn read(fd: c_int, buffer: *mut c_void, length: usize) -> isize;
     }
 
     type OpenCall = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
     type CloseCall = unsafe extern "C" fn(c_int) -> c_int;
+    type PreadCall = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
 
     /// What SQLite has open, and its locks.
     #[derive(Default)]
@@ -107,6 +115,7 @@ mod guest {
             let ours = [
                 (c"open", std::mem::transmute::<OpenCall, sqlite3_syscall_ptr>(our_open)),
                 (c"close", std::mem::transmute::<CloseCall, sqlite3_syscall_ptr>(our_close)),
+                (c"pread", std::mem::transmute::<PreadCall, sqlite3_syscall_ptr>(our_pread)),
                 (
                     c"fcntl",
                     std::mem::transmute::<
@@ -167,6 +176,13 @@ mod guest {
         drop(dropped);
         // SAFETY: SQLite's own argument, passed on to the function it would have called.
         real.map_or_else(|| fail(EIO), |real| unsafe { real(fd) })
+    }
+
+    /// Reads at an offset. When the host cannot read, wasi-libc's own `pread` goes on to copy and free whatever an earlier
+    /// call left on the stack; its `read` fails properly.
+    unsafe extern "C" fn our_pread(fd: c_int, buffer: *mut c_void, length: usize, offset: i64) -> isize {
+        // SAFETY: SQLite's own arguments: a buffer of `length` bytes that nobody else uses during the call.
+        unsafe { if lseek(fd, offset, SEEK_SET) < 0 { -1 } else { read(fd, buffer, length) } }
     }
 
     /// Answers the two commands for locks that SQLite uses; others go to libc.
