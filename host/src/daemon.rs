@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -78,8 +79,8 @@ pub fn private_dir(path: &Path) -> Result<(), DaemonError> {
     }
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub async fn run(config: Config) -> Result<(), DaemonError> {
+/// Runs until SIGTERM or SIGINT. The lanes run on a runtime of their own.
+pub async fn run(config: Config, lanes: Handle) -> Result<(), DaemonError> {
     let started = Instant::now();
     let config = Arc::new(config);
     private_dir(&config.state_dir)?;
@@ -112,7 +113,7 @@ pub async fn run(config: Config) -> Result<(), DaemonError> {
         registry: registry.clone(),
         spool: spool.clone(),
     });
-    let dispatch = Dispatch::start(shared.clone(), stopped.clone());
+    let dispatch = Dispatch::start(shared.clone(), stopped.clone(), lanes);
     let intake = Arc::new(Intake::new(dispatch.clone(), rescan.clone(), node(&config)?));
     let listener = intake::server::bind(&config)?;
     let server = tokio::spawn(intake::server::serve(listener, intake.clone(), stopped.clone()));

@@ -1,11 +1,19 @@
 //! `serve`: the daemon in the foreground.
 
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
 use super::CliError;
 use crate::config::Config;
 use crate::{daemon, observe};
 
-/// Threads of the runtime: the work is waiting for sockets and the spool; guests run on these threads too.
-const WORKERS: usize = 4;
+/// Threads that take from Salt and answer: parsing, and waiting for the spool.
+const TAKING: usize = 2;
+
+/// Threads that hand over; guests run on them. They are others than those that take, so that neither waits in the other's queue: the
+/// system shares the processors between them, and a delivery's next step comes on although a thousand clients have something to say.
+const HANDING_OVER: usize = 4;
 
 /// Threads for what blocks: reading the spool, looking up names. Each keeps some memory of its own.
 const BLOCKING: usize = 8;
@@ -13,18 +21,27 @@ const BLOCKING: usize = 8;
 /// Stack of a worker: JSON and msgpack nested 1,000 deep are walked by recursion.
 const STACK: usize = 8 << 20;
 
+/// How long the end waits for threads.
+const LEFT_OVER: Duration = Duration::from_millis(300);
+
 pub(super) fn run(config: Config) -> Result<(), CliError> {
     observe::init_logging(&config.log.level);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+    let taking = runtime("returnerd", TAKING)?;
+    let handing_over = runtime("lanes", HANDING_OVER)?;
+    let result = taking.block_on(daemon::run(config, handing_over.handle().clone()));
+    // Whatever still blocks a thread (a slow name server, say) must not hold up the exit.
+    handing_over.shutdown_timeout(LEFT_OVER);
+    taking.shutdown_timeout(LEFT_OVER);
+    Ok(result?)
+}
+
+fn runtime(name: &str, workers: usize) -> Result<Runtime, CliError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
         .thread_stack_size(STACK)
         .max_blocking_threads(BLOCKING)
-        .thread_name("returnerd")
+        .thread_name(name)
         .enable_all()
         .build()
-        .map_err(|error| CliError::Text(format!("cannot start the runtime: {error}")))?;
-    let result = runtime.block_on(daemon::run(config));
-    // Whatever still blocks a thread (a slow name server, say) must not hold up the exit.
-    runtime.shutdown_timeout(std::time::Duration::from_millis(500));
-    Ok(result?)
+        .map_err(|error| CliError::Text(format!("cannot start the runtime: {error}")))
 }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -60,6 +61,8 @@ pub struct Dispatch {
     shared: Arc<Shared>,
     sinks: Mutex<Sinks>,
     lanes: Mutex<JoinSet<()>>,
+    /// What the lanes run on.
+    runtime: Handle,
     stop: watch::Receiver<bool>,
 }
 
@@ -70,10 +73,10 @@ struct Sinks {
 }
 
 impl Dispatch {
-    /// Opens the lanes of all sinks that the spool knows.
-    pub fn start(shared: Arc<Shared>, stop: watch::Receiver<bool>) -> Arc<Self> {
-        let dispatch =
-            Arc::new(Self { shared, sinks: Mutex::default(), lanes: Mutex::new(JoinSet::new()), stop });
+    /// Opens the lanes of all sinks that the spool knows, on this runtime.
+    pub fn start(shared: Arc<Shared>, stop: watch::Receiver<bool>, runtime: Handle) -> Arc<Self> {
+        let lanes = Mutex::new(JoinSet::new());
+        let dispatch = Arc::new(Self { shared, sinks: Mutex::default(), lanes, runtime, stop });
         for row in dispatch.shared.spool.sinks().iter() {
             match serde_json::from_str::<Kept>(&row.options) {
                 Ok(kept) => {
@@ -89,7 +92,7 @@ impl Dispatch {
             .lanes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .spawn(async move { idle.housekeeping().await });
+            .spawn_on(async move { idle.housekeeping().await }, &dispatch.runtime);
         dispatch
     }
 
@@ -170,7 +173,7 @@ impl Dispatch {
         sinks.all.push(sink.clone());
         drop(sinks);
         let lane = lane::run(self.shared.clone(), sink.clone(), self.stop.clone());
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).spawn(lane);
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).spawn_on(lane, &self.runtime);
         sink
     }
 
