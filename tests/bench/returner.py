@@ -5,7 +5,7 @@ Calls a returner as Salt does, from many clients at once, and times each call. R
 
 `returner` is the name, none for a function that does nothing; `opts` are settings of a master; `clients` are processes that each
 call it for `seconds`, with one connection (`how`: `warm`) or in a new process for each return as minions do (`new`). `prefix`
-makes the job ids of a run its own. With `beside`, a file, each call is followed by a bare write and fdatasync of as many bytes.
+makes the job ids of a run its own. With `beside`, a file, calls take turns with bare writes and fdatasyncs of as many bytes.
 
 The result has `count`, `began` and `seconds` of the whole, and the sorted microseconds of the calls (`times`, and `syncs`).
 """
@@ -24,6 +24,9 @@ import salt.loader
 logging.getLogger().handlers[:] = [logging.NullHandler()]
 
 VALUE = "0123456789abcde " * 64
+
+# Calls before as many bare syncs.
+TURN = 20
 
 
 def load(given):
@@ -85,9 +88,10 @@ def work(given, function, client, start):
         ret = make(given, client, number)
         number += 1
         times.append(timed(function, ret) if given["how"] == "warm" else in_new_process(function, ret))
-        if bare is not None:
+        # In turns: one after the other, the sync of one file would also have to write what the other one changed.
+        if bare is not None and len(times) % TURN == 0:
             content = msgpack.packb(ret)
-            syncs.append(timed(lambda: (os.write(bare, content), os.fdatasync(bare))))
+            syncs += [timed(lambda: (os.write(bare, content), os.fdatasync(bare))) for _ in range(TURN)]
     # The clock is the same in all processes.
     return times, syncs, time.perf_counter()
 

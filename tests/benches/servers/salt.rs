@@ -104,7 +104,7 @@ pub(crate) fn run() {
     bench.daemon.stop();
 }
 
-/// One client, whose every call is followed by a bare fdatasync of as many bytes.
+/// One client, whose calls take turns with bare fdatasyncs of as many bytes.
 fn acknowledgement(bench: &mut Bench) {
     let mut found = bench.calls(Whose::Ours, "warm", 1, true);
     for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
