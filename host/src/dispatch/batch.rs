@@ -74,7 +74,7 @@ impl Batch {
         for entry in &self.returns {
             let jid = entry.record.jid.as_str();
             // Returns of one job mostly come one after the other.
-            if std::mem::replace(&mut last, Some(jid)) == Some(jid) {
+            if last.replace(jid) == Some(jid) {
                 continue;
             }
             if !known.contains(jid) && !has_load(jid) && stubs.insert(jid) {

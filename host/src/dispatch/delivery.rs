@@ -122,7 +122,7 @@ impl<'a> Delivery<'a> {
         self.operation = K::OPERATION;
         let (items, records): (Vec<Vec<usize>>, Vec<K::Sent>) =
             entries.into_iter().map(|entry| (entry.items, entry.record.into())).unzip();
-        let mut waiting = vec![0..records.len()];
+        let mut waiting: Vec<std::ops::Range<usize>> = std::iter::once(0..records.len()).collect();
         while let Some(range) = waiting.pop() {
             let (Some(items), Some(records)) = (items.get(range.clone()), records.get(range.clone())) else {
                 continue;
