@@ -4,6 +4,8 @@
 //! and then a msgpack map, so that a later version can read what an earlier one left in the spool. The value of a return, which
 //! stands within its document, is stored as its place there: most of a return would otherwise be written twice.
 
+use std::borrow::Cow;
+
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
@@ -205,7 +207,7 @@ impl Record {
         };
         let mut out = Vec::with_capacity(room);
         out.push(VERSION);
-        rmp_serde::encode::write_named(&mut out, &Writing::from(self)).map_err(ItemError::Encode)?;
+        rmp_serde::encode::write_named(&mut out, &Stored::from(self)).map_err(ItemError::Encode)?;
         Ok(out)
     }
 
@@ -214,65 +216,102 @@ impl Record {
         match bytes.split_first() {
             None => Err(ItemError::Empty),
             Some((1..=VERSION, rest)) => {
-                rmp_serde::from_slice::<Reading>(rest).map_err(ItemError::Decode)?.record()
+                rmp_serde::from_slice::<Stored<'_>>(rest).map_err(ItemError::Decode)?.try_into()
             }
             Some((&found, _)) => Err(ItemError::Version { found }),
         }
     }
 }
 
-/// A record as it is written: a map with one entry, named for the kind.
-#[derive(Serialize)]
+/// A record as the spool has it: a map with one entry, named for the kind.
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Writing<'a> {
-    Return(WritingReturn<'a>),
-    Load(&'a JobLoad),
-    Event(&'a Event),
+enum Stored<'a> {
+    Return(StoredReturn<'a>),
+    Load(Cow<'a, JobLoad>),
+    Event(Cow<'a, Event>),
 }
 
-/// Of `value` and `value_at` one stands there.
-#[derive(Serialize)]
-struct WritingReturn<'a> {
-    jid: &'a str,
-    minion: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resource_id: Option<&'a str>,
-    fun: &'a str,
-    fun_args: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'a str>,
+/// A return as the spool has it. Of `value` and `value_at` one stands there.
+#[derive(Serialize, Deserialize)]
+struct StoredReturn<'a> {
+    jid: Cow<'a, str>,
+    minion: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resource_id: Option<Cow<'a, str>>,
+    fun: Cow<'a, str>,
+    fun_args: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<Cow<'a, str>>,
     /// Where the value begins in the document, and how many bytes it has.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     value_at: Option<(usize, usize)>,
-    document: &'a str,
+    document: Cow<'a, str>,
+    #[serde(default)]
     success: Option<bool>,
+    #[serde(default)]
     retcode: Option<i64>,
+    #[serde(default)]
     trimmed: bool,
     arrived_ms: u64,
 }
 
-impl<'a> From<&'a Record> for Writing<'a> {
+impl<'a> From<&'a Record> for Stored<'a> {
     fn from(record: &'a Record) -> Self {
         let ret = match record {
             Record::Return(ret) => ret,
-            Record::Load(load) => return Writing::Load(load),
-            Record::Event(event) => return Writing::Event(event),
+            Record::Load(load) => return Stored::Load(Cow::Borrowed(load)),
+            Record::Event(event) => return Stored::Event(Cow::Borrowed(event)),
         };
         let at = (ret.value.len() > SHORT).then(|| place(&ret.document, &ret.value)).flatten();
-        Writing::Return(WritingReturn {
-            jid: &ret.jid,
-            minion: &ret.minion,
-            resource_id: ret.resource_id.as_deref(),
-            fun: &ret.fun,
-            fun_args: &ret.fun_args,
-            value: at.is_none().then_some(&ret.value),
+        Stored::Return(StoredReturn {
+            jid: ret.jid.as_str().into(),
+            minion: ret.minion.as_str().into(),
+            resource_id: ret.resource_id.as_deref().map(Into::into),
+            fun: ret.fun.as_str().into(),
+            fun_args: ret.fun_args.as_str().into(),
+            value: at.is_none().then(|| ret.value.as_str().into()),
             value_at: at.map(|at| (at, ret.value.len())),
-            document: &ret.document,
+            document: ret.document.as_str().into(),
             success: ret.success,
             retcode: ret.retcode,
             trimmed: ret.trimmed,
             arrived_ms: ret.arrived_ms,
         })
+    }
+}
+
+impl TryFrom<Stored<'_>> for Record {
+    type Error = ItemError;
+
+    fn try_from(stored: Stored<'_>) -> Result<Record, ItemError> {
+        let ret = match stored {
+            Stored::Return(ret) => ret,
+            Stored::Load(load) => return Ok(Record::Load(load.into_owned())),
+            Stored::Event(event) => return Ok(Record::Event(event.into_owned())),
+        };
+        let value = match (ret.value, ret.value_at) {
+            (Some(value), None) => value.into_owned(),
+            (None, Some((at, bytes))) => at
+                .checked_add(bytes)
+                .and_then(|end| ret.document.get(at..end))
+                .ok_or(ItemError::Place)?
+                .to_owned(),
+            _ => return Err(ItemError::Place),
+        };
+        Ok(Record::Return(JobReturn {
+            jid: ret.jid.into_owned(),
+            minion: ret.minion.into_owned(),
+            resource_id: ret.resource_id.map(Cow::into_owned),
+            fun: ret.fun.into_owned(),
+            fun_args: ret.fun_args.into_owned(),
+            value,
+            document: ret.document.into_owned(),
+            success: ret.success,
+            retcode: ret.retcode,
+            trimmed: ret.trimmed,
+            arrived_ms: ret.arrived_ms,
+        }))
     }
 }
 
@@ -283,68 +322,6 @@ fn place(document: &str, value: &str) -> Option<usize> {
         let found = rest.trim_start_matches([':', ' ']);
         found.starts_with(value).then(|| document.len() - found.len())
     })
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Reading {
-    Return(ReadingReturn),
-    Load(JobLoad),
-    Event(Event),
-}
-
-#[derive(Deserialize)]
-struct ReadingReturn {
-    jid: String,
-    minion: String,
-    #[serde(default)]
-    resource_id: Option<String>,
-    fun: String,
-    fun_args: String,
-    #[serde(default)]
-    value: Option<String>,
-    #[serde(default)]
-    value_at: Option<(usize, usize)>,
-    document: String,
-    #[serde(default)]
-    success: Option<bool>,
-    #[serde(default)]
-    retcode: Option<i64>,
-    #[serde(default)]
-    trimmed: bool,
-    arrived_ms: u64,
-}
-
-impl Reading {
-    fn record(self) -> Result<Record, ItemError> {
-        let ret = match self {
-            Reading::Return(ret) => ret,
-            Reading::Load(load) => return Ok(Record::Load(load)),
-            Reading::Event(event) => return Ok(Record::Event(event)),
-        };
-        let value = match (ret.value, ret.value_at) {
-            (Some(value), None) => value,
-            (None, Some((at, bytes))) => at
-                .checked_add(bytes)
-                .and_then(|end| ret.document.get(at..end))
-                .ok_or(ItemError::Place)?
-                .to_owned(),
-            _ => return Err(ItemError::Place),
-        };
-        Ok(Record::Return(JobReturn {
-            jid: ret.jid,
-            minion: ret.minion,
-            resource_id: ret.resource_id,
-            fun: ret.fun,
-            fun_args: ret.fun_args,
-            value,
-            document: ret.document,
-            success: ret.success,
-            retcode: ret.retcode,
-            trimmed: ret.trimmed,
-            arrived_ms: ret.arrived_ms,
-        }))
-    }
 }
 
 #[cfg(test)]

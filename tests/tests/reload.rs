@@ -269,6 +269,31 @@ fn a_grant_given_or_taken_away_counts_after_sighup_also_for_what_is_open() {
 }
 
 #[test]
+fn an_option_in_returnerd_toml_counts_after_sighup_for_a_client_that_sends_what_it_always_sent() {
+    let daemon = quick(&[]).start();
+    put_probe(&daemon);
+    let mut client = client(&daemon, &[]);
+    wait_taken(&daemon, &mut client, "probe", true);
+    assert_eq!(sinks(&settled(&daemon)), ["probe"]);
+
+    let text = fs::read_to_string(daemon.config()).unwrap();
+    let text = format!("{text}\n[plugin.probe.options]\nport = 10\n");
+    reread(&daemon, &text, "configuration reread");
+    client.return_("probe", ret(&jid(2), "m1", 1)).done();
+    // The port is of no use to this mode, but other options are another sink.
+    let status = settled(&daemon);
+    assert_eq!(sinks(&status), ["probe", "probe#2"]);
+    assert_eq!(sink(&status, "probe#2")["counts"]["stored"], 1, "{status:#}");
+    client.return_("probe", ret(&jid(3), "m1", 1)).done();
+    assert_eq!(sinks(&settled(&daemon)), ["probe", "probe#2"]);
+}
+
+/// The sinks' names.
+fn sinks(status: &Value) -> Vec<&str> {
+    status["sinks"].as_array().unwrap().iter().map(|sink| sink["sink"].as_str().unwrap()).collect()
+}
+
+#[test]
 fn a_faulty_configuration_at_sighup_leaves_the_old_one_in_force() {
     let daemon = quick(&["sqlite3"]).start();
     let file = SqliteFile::of(&daemon);

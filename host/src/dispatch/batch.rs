@@ -67,17 +67,10 @@ impl Batch {
 
     /// Adds a stub for each job of which neither a load is in the batch nor is one known to be stored, which `has_load` tells.
     pub fn add_stubs(&mut self, has_load: impl Fn(&str) -> bool) {
-        let known: HashSet<&str> = self.loads.iter().map(|entry| entry.record.jid.as_str()).collect();
-        let mut last = None;
+        let mut seen: HashSet<&str> = self.loads.iter().map(|entry| entry.record.jid.as_str()).collect();
         let mut missing = Vec::new();
-        let mut stubs = HashSet::new();
         for entry in &self.returns {
-            let jid = entry.record.jid.as_str();
-            // Returns of one job mostly come one after the other.
-            if last.replace(jid) == Some(jid) {
-                continue;
-            }
-            if !known.contains(jid) && !has_load(jid) && stubs.insert(jid) {
+            if seen.insert(&entry.record.jid) && !has_load(&entry.record.jid) {
                 missing.push(stub_load(&entry.record));
             }
         }

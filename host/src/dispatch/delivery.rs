@@ -122,11 +122,8 @@ impl<'a> Delivery<'a> {
         self.operation = K::OPERATION;
         let (items, records): (Vec<Vec<usize>>, Vec<K::Sent>) =
             entries.into_iter().map(|entry| (entry.items, entry.record.into())).unzip();
-        let mut waiting: Vec<std::ops::Range<usize>> = std::iter::once(0..records.len()).collect();
-        while let Some(range) = waiting.pop() {
-            let (Some(items), Some(records)) = (items.get(range.clone()), records.get(range.clone())) else {
-                continue;
-            };
+        let mut waiting = vec![(items.as_slice(), records.as_slice())];
+        while let Some((items, records)) = waiting.pop() {
             if records.is_empty() {
                 continue;
             }
@@ -157,9 +154,11 @@ impl<'a> Delivery<'a> {
                     self.reject(&items[0], &why);
                 }
                 Err(CallError::Failure(Failure::Reject(_))) => {
-                    let middle = range.start + range.len() / 2;
-                    waiting.push(middle..range.end);
-                    waiting.push(range.start..middle);
+                    let middle = records.len() / 2;
+                    let ((items, more_items), (records, more_records)) =
+                        (items.split_at(middle), records.split_at(middle));
+                    waiting.push((more_items, more_records));
+                    waiting.push((items, records));
                 }
                 Err(error) => {
                     if error.is_strike() && self.put_aside {

@@ -143,6 +143,7 @@ pub(super) async fn round(
     let settling = ahead.settling.as_ref().map_or(0, |settling| settling.seqs.len());
     let (depth, bytes) = shared.spool.depth(sink.id);
     let others = depth.saturating_sub((records + settling) as u64);
+    // About: what the others have of the lane's bytes.
     let bytes_left = bytes / depth.max(1) * others;
     if cap >= most && (others >= most as u64 || bytes_left >= max_bytes) {
         ahead.read(&shared.spool, sink.id, limits, &seqs);

@@ -27,7 +27,6 @@ pub(super) struct Known {
 struct Entry {
     /// Does not keep a plugin that was removed.
     plugin: Weak<Plugin>,
-    name: String,
     config: Arc<Config>,
     id: String,
     role: Role,
@@ -78,7 +77,6 @@ impl Known {
     ) {
         let entry = Entry {
             plugin: Arc::downgrade(plugin),
-            name: plugin.name().to_owned(),
             config: config.clone(),
             id: envelope.id.clone(),
             role: envelope.role,
@@ -91,7 +89,7 @@ impl Known {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         // Of an older configuration or an older file of the plugin nothing is asked any more.
         entries.retain(|entry| {
-            Arc::ptr_eq(&entry.config, config) && (entry.name != plugin.name() || entry.is_of(plugin))
+            Arc::ptr_eq(&entry.config, config) && (entry.sink.plugin != plugin.name() || entry.is_of(plugin))
         });
         if entries.len() >= MOST {
             entries.remove(0);

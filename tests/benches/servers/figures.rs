@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+/// Whether a variable of the environment, names with commas between, has this one; without it, or if it is empty, all are wanted.
+pub(crate) fn chosen(variable: &str, name: &str) -> bool {
+    let names = std::env::var(variable).unwrap_or_default();
+    names.is_empty() || names.split(',').any(|one| one == name)
+}
+
 /// One figure.
 pub(crate) fn figure(name: &str, value: f64, unit: &str) {
     println!("{name} {value:.3} {unit}");

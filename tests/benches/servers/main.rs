@@ -16,8 +16,7 @@ mod ladder;
 mod salt;
 
 fn main() {
-    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
-    let wanted = |part: &str| only.is_empty() || only.split(',').any(|only| only == part);
+    let wanted = |part: &str| figures::chosen("BENCH_ONLY", part);
     let parts: [(&str, fn()); 3] =
         [("ladder", ladder::run), ("salt", salt::run), ("coupling", coupling::run)];
     if !parts.iter().any(|(name, _)| wanted(name)) {

@@ -11,7 +11,7 @@ mod whole;
 
 use std::time::{Duration, Instant};
 
-use crate::figures::{Rate, figure, quantile, row};
+use crate::figures::{Rate, chosen, figure, quantile, row};
 use records::Returns;
 use rungs::{Engine, Native, Rung};
 use system::System;
@@ -32,11 +32,6 @@ pub(crate) fn run() {
             None => println!("# SKIPPED: ladder of `{name}`: its server is not installed"),
         }
     }
-}
-
-/// Whether a variable of the environment, names with commas between, has this one; without it all are wanted.
-fn chosen(variable: &str, name: &str) -> bool {
-    std::env::var(variable).map_or(true, |names| names.split(',').any(|one| one == name))
 }
 
 fn one(system: &System) {
