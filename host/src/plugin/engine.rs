@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Cache, CacheConfig, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
-use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
-use wasmtime_wasi::sockets::WasiSocketsView;
+use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp, tcp_create_socket, udp_create_socket};
+use wasmtime_wasi::sockets::WasiSocketsCtxView;
 
 use super::bindings::salt::returner::{file_locks, unix_datagrams};
 use super::file::PluginFile;
@@ -190,6 +190,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         egress: &state.egress,
         table: &mut state.table,
     })?;
+    tcp::add_to_linker::<State, HasSockets>(&mut linker, sockets)?;
     tcp_create_socket::add_to_linker::<State, HasSockets>(&mut linker, sockets)?;
     udp_create_socket::add_to_linker::<State, HasSockets>(&mut linker, sockets)?;
     linker.allow_shadowing(false);
@@ -203,8 +204,8 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
 }
 
 fn sockets(state: &mut State) -> Sockets<'_> {
-    let most = state.sockets;
-    Sockets { wasi: state.sockets(), most }
+    let wasi = WasiSocketsCtxView { ctx: state.wasi.sockets(), table: &mut state.table };
+    Sockets { wasi, egress: &state.egress, most: state.sockets }
 }
 
 /// How long the clock needs at most to stop a guest that computes.

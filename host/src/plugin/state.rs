@@ -52,7 +52,8 @@ impl State {
             .stdout(log.clone())
             .stderr(log)
             .max_random_size(MAX_RANDOM)
-            .allow_tcp(true)
+            // WASI's own sockets for TCP are never made: see `policy::tcp`.
+            .allow_tcp(false)
             .allow_udp(true)
             .socket_addr_check(move |address, usage| {
                 let allowed = check.check(address, usage);

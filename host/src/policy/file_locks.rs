@@ -145,6 +145,16 @@ impl LockFile {
     }
 }
 
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // Closing would do, were it not for processes that are just being started: until they run their program, they hold a copy of
+        // every descriptor.
+        if let Ok(all) = flock(0, i64::MAX as u64, libc::F_UNLCK) {
+            let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&all));
+        }
+    }
+}
+
 /// The range as `start..end`, if it is not empty and the operating system can express it.
 fn range(start: u64, length: u64) -> Result<(u64, u64), Error> {
     let end = start.checked_add(length).filter(|&end| length > 0 && end <= i64::MAX as u64);
@@ -300,6 +310,17 @@ mod tests {
         assert!(!other_process_can_lock(&path));
         drop(file);
         assert!(other_process_can_lock(&path));
+    }
+
+    #[test]
+    fn dropping_a_file_ends_the_lock_while_a_copy_of_its_descriptor_is_open() {
+        let (_dir, dirs) = setup();
+        let mut one = dirs.open("/data/file").unwrap();
+        one.lock(10, 10, Mode::Exclusive).unwrap();
+        let copy = one.file.try_clone().unwrap();
+        drop(one);
+        dirs.open("/data/file").unwrap().lock(10, 10, Mode::Exclusive).unwrap();
+        drop(copy);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod http;
 pub mod names;
 pub mod own;
 pub mod sockets;
+mod tcp;
 pub mod unix_datagrams;
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! How many sockets an instance may have: `wasi:sockets`' two functions that make one, with a limit.
+//! How many sockets an instance may have: `wasi:sockets`' two functions that make one, with a limit. Those for TCP are ours (`tcp`).
 //!
 //! Invariant: sockets are counted where they live, in the store's table, so a count can never drift from what is open.
 
@@ -8,10 +8,15 @@ use wasmtime_wasi::p2::bindings::sockets::{tcp_create_socket, udp_create_socket}
 use wasmtime_wasi::p2::{SocketError, SocketResult, TcpSocket, UdpSocket};
 use wasmtime_wasi::sockets::WasiSocketsCtxView;
 
+use super::egress::Egress;
+use super::tcp::Tcp;
+
 /// What making a socket needs of a store.
 pub struct Sockets<'a> {
     /// WASI's own.
     pub wasi: WasiSocketsCtxView<'a>,
+    /// Which addresses may be connected to.
+    pub egress: &'a Egress,
     /// At most this many at once.
     pub most: usize,
 }
@@ -30,7 +35,7 @@ impl Sockets<'_> {
 }
 
 fn count(table: &mut ResourceTable) -> usize {
-    table.iter_mut().filter(|entry| entry.is::<TcpSocket>() || entry.is::<UdpSocket>()).count()
+    table.iter_mut().filter(|entry| entry.is::<Tcp>() || entry.is::<UdpSocket>()).count()
 }
 
 /// The two interfaces stand on this one.
@@ -56,7 +61,8 @@ impl HostNetwork for Sockets<'_> {
 impl tcp_create_socket::Host for Sockets<'_> {
     fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
         self.room()?;
-        tcp_create_socket::Host::create_tcp_socket(&mut self.wasi, family)
+        let socket = self.wasi.table.push(Tcp::new(family)?)?;
+        Ok(Resource::new_own(socket.rep()))
     }
 }
 
