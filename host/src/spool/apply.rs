@@ -17,6 +17,9 @@ use super::types::*;
 /// Longest error or reason kept with an item.
 const MAX_TEXT: usize = 4096;
 
+/// So many new frame ids make the next step of forgetting old ones. A step costs more than storing a record, though it find nothing.
+const FORGET_AFTER: u64 = 64;
+
 /// What a command came to.
 pub(super) enum Outcome {
     Appended(Appended),
@@ -37,6 +40,8 @@ pub(super) struct Delta {
     pub(super) dead_trouble: Option<Option<String>>,
     /// Bytes written, for the check-point.
     pub(super) written: u64,
+    /// Frame ids that are new since old ones were forgotten.
+    pub(super) new_ids: u64,
 }
 
 /// One transaction of the writer.
@@ -145,6 +150,7 @@ impl Tx<'_> {
                 id.uid,
                 time_i64(self.now),
             ))?;
+            self.delta.new_ids += 1;
         }
         let mut seqs = Vec::with_capacity(frame.items.len());
         let mut insert = self.conn.prepare_cached(schema::INSERT_ITEM)?;
@@ -366,8 +372,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Writes what goes with the rest and forgets frame ids that are too old, in steps that grow with the traffic.
-    pub(super) fn finish(&mut self, forget: usize) -> Result<(), rusqlite::Error> {
+    /// Writes what goes with the rest, and now and then forgets frame ids that are too old: more than have come.
+    pub(super) fn finish(&mut self) -> Result<(), rusqlite::Error> {
         for (sink, (error, at)) in &self.delta.errors {
             self.conn.prepare_cached("INSERT OR REPLACE INTO sink_errors VALUES (?1, ?2, ?3)")?.execute((
                 sink,
@@ -375,13 +381,10 @@ impl Tx<'_> {
                 time_i64(*at),
             ))?;
         }
-        let keep = u64::try_from(self.limits.frame_ids_for.as_millis()).unwrap_or(u64::MAX);
-        self.conn
-            .prepare_cached(
-                "DELETE FROM frames WHERE (at_ms, uid) IN (SELECT at_ms, uid FROM frames WHERE at_ms < ?1 AND seen_ms < ?1 \
-                 ORDER BY at_ms LIMIT ?2)",
-            )?
-            .execute((time_i64(self.now.saturating_sub(keep)), i64::try_from(forget).unwrap_or(i64::MAX)))?;
+        if self.delta.new_ids >= FORGET_AFTER {
+            schema::forget_frames(self.conn, self.limits, self.now, 2 * self.delta.new_ids)?;
+            self.delta.new_ids = 0;
+        }
         self.step("commit")
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `spool.db`, `-wal`, `-shm` | SQLite in WAL mode, `synchronous=FULL`: sinks, items by lane, dead letters, frame ids |
+//! | `spool.db`, `-wal`, `-shm` | SQLite in WAL mode: sinks, items by lane, dead letters, frame ids |
 //! | `spool.lock` | locked by the process that owns the spool |
 //! | `spool.clean` | written at a clean stop, removed at start |
 //! | `spool.reserve` | disk space given back when the disk is full, so that settling goes on |
@@ -15,6 +15,8 @@
 //!
 //! - `append` answers after the commit of all items of the frame, or none was taken. A frame id is committed with its
 //!   items, so a repeated frame is known even after a crash.
+//! - Commits wait for the disk (`synchronous=FULL`), but for those of settlements alone (`NORMAL`): they are on disk with the
+//!   next append, or with the checkpoint that follows a second without traffic.
 //! - An item leaves its lane only by a settlement, in one commit; to the dead letters in that same commit. Numbers (`seq`)
 //!   ascend in order of acceptance and are never used twice (after a rescue: not twice in the life of the process).
 //! - One thread writes; everything that waits shares one commit. Readers use snapshots and never block it.
@@ -27,7 +29,8 @@
 //!
 //! Whatever was answered is there. What was being committed is there as a whole or not at all, frame by frame with its
 //! group. What was given out and not settled is given out again: delivery is at least once. Settlements that were
-//! `Deferred` are lost, so those items come again. See `recover` for damage and `pages` for how records are read then.
+//! `Deferred` are lost, and if the machine ended also those of the last moments, so those items come again. See `recover` for
+//! damage and `pages` for how records are read then.
 
 mod apply;
 mod dead;

@@ -1,6 +1,6 @@
 //! Opening: the lock, the mark of a clean stop, checks, and what is done with a damaged database.
 //!
-//! A stop that was not clean is no sign of damage: the write-ahead log with `synchronous=FULL` outlives a crash. So a start
+//! A stop that was not clean is no sign of damage: the write-ahead log outlives a crash. So a start
 //! always looks at the header, the log's checksums, the list of tables, all sinks and the counts of the indexes (which
 //! reads the indexes and no record), and runs SQLite's full check only after an unclean stop: at once if the file is
 //! small, otherwise in the background while the spool already serves.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::disk::{Sum, from_i64};
+use super::disk::{Sum, from_i64, time_i64};
 use super::error::SpoolError;
-use super::types::{SinkId, SinkRow};
+use super::types::{Limits, SinkId, SinkRow};
 
 /// Version of the tables; kept in `user_version` and in `meta`.
 pub(super) const VERSION: i64 = 1;
@@ -57,6 +57,7 @@ pub(super) fn open_writing(path: &Path) -> Result<Connection, rusqlite::Error> {
     conn.busy_timeout(Duration::from_secs(5))?;
     // A close must not touch files that may have to be rescued as they are.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    keep_plans(&conn)?;
     conn.execute_batch(
         "PRAGMA page_size = 4096; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA temp_store = MEMORY; \
          PRAGMA cache_size = -8192;",
@@ -65,7 +66,13 @@ pub(super) fn open_writing(path: &Path) -> Result<Connection, rusqlite::Error> {
     Ok(conn)
 }
 
-/// Journal settings of the live database: a commit is on disk when it returns.
+/// Has statements planned once. Otherwise SQLite plans those with a `LIMIT` anew whenever another value is bound to them, which costs more
+/// than what they do.
+fn keep_plans(conn: &Connection) -> Result<(), rusqlite::Error> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
+}
+
+/// Journal settings of the live database: a commit is on disk when it returns, unless `wait_for_disk` says otherwise.
 pub(super) fn use_wal(conn: &Connection) -> Result<(), rusqlite::Error> {
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |r| r.get(0))?;
     if !mode.eq_ignore_ascii_case("wal") {
@@ -79,11 +86,33 @@ pub(super) fn use_wal(conn: &Connection) -> Result<(), rusqlite::Error> {
     )
 }
 
+/// Whether the next commits wait for the disk. One that does not survives the end of the process, and the machine's once a later one
+/// has waited; the order of commits is kept. Not to be called within a transaction.
+pub(super) fn wait_for_disk(conn: &Connection, waits: bool) -> Result<(), rusqlite::Error> {
+    conn.execute_batch(if waits { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" })
+}
+
+/// Removes at most `most` ids of frames that are older than the limits say at the time `now`, in milliseconds since 1970; gives how many.
+pub(super) fn forget_frames(
+    conn: &Connection,
+    limits: &Limits,
+    now: u64,
+    most: u64,
+) -> Result<usize, rusqlite::Error> {
+    let keep = u64::try_from(limits.frame_ids_for.as_millis()).unwrap_or(u64::MAX);
+    conn.prepare_cached(
+        "DELETE FROM frames WHERE (at_ms, uid) IN (SELECT at_ms, uid FROM frames WHERE at_ms < ?1 AND seen_ms < ?1 \
+         ORDER BY at_ms LIMIT ?2)",
+    )?
+    .execute((time_i64(now.saturating_sub(keep)), time_i64(most)))
+}
+
 /// Opens the file for reading only.
 pub(super) fn open_reading(path: &Path) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(Duration::from_secs(5))?;
+    keep_plans(&conn)?;
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2048;")?;
     conn.set_prepared_statement_cache_capacity(32);
     Ok(conn)

@@ -258,7 +258,7 @@ impl Settlement {
 /// The answer to a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// On disk.
+    /// Committed. Only if the machine itself ends within about a second are the items given out again.
     Committed,
     /// The disk does not take it now. It is kept in memory and tried again; until then the items are not given
     /// out. Only a crash in that time gives them out again.

@@ -10,14 +10,18 @@ use std::time::Instant;
 use nix::fcntl::posix_fallocate;
 use rusqlite::Connection;
 
-use super::disk::{now_ms, private_file, time_i64};
+use super::disk::{now_ms, private_file};
 use super::error::{Trouble, trouble};
 use super::recover;
+use super::schema;
 use super::types::Condition;
 use super::writer::Writer;
 
 /// Pages given back to the file system in one idle step.
 const VACUUM_PAGES: i64 = 512;
+
+/// Frame ids forgotten in one idle step.
+const FORGET_AT_REST: u64 = 2_000;
 
 impl Writer {
     pub(super) fn reserve_path(&self) -> std::path::PathBuf {
@@ -104,14 +108,8 @@ impl Writer {
             return;
         }
         let Some(conn) = &self.conn else { return };
-        let keep = u64::try_from(self.shared.limits.frame_ids_for.as_millis()).unwrap_or(u64::MAX);
-        let before = time_i64(now_ms().saturating_sub(keep));
         let step = || -> Result<bool, rusqlite::Error> {
-            let gone = conn.prepare_cached(
-                "DELETE FROM frames WHERE (at_ms, uid) IN (SELECT at_ms, uid FROM frames WHERE at_ms < ?1 AND seen_ms < ?1 \
-                 ORDER BY at_ms LIMIT 2000)",
-            )?
-            .execute([before])?;
+            let gone = schema::forget_frames(conn, &self.shared.limits, now_ms(), FORGET_AT_REST)?;
             let free: i64 = conn.query_row("PRAGMA freelist_count", [], |r| r.get(0))?;
             let all: i64 = conn.query_row("PRAGMA page_count", [], |r| r.get(0))?;
             // A lane that fills again soon reuses the pages: only what is much is given back.

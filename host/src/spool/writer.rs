@@ -1,6 +1,7 @@
 //! The writer thread: owns the one writing connection, commits all that waits together, answers after the commit.
 //!
-//! Invariants: an answer is sent only after the commit that holds it. When a whole group fails for a reason that is one
+//! Invariants: an answer is sent only after the commit that holds it; that commit has waited for the disk unless there were
+//! only settlements in it, which the next one that waits, or the next checkpoint, takes along. When a whole group fails for a reason that is one
 //! command's own, the commands are run again one by one, so that no command fails for another. When the disk fails,
 //! appends are refused and settlements are owed; a probe brings the spool back. When damage is met, the files are set
 //! aside, what is readable is rescued, and the group is run again on the new file.
@@ -17,6 +18,7 @@ use super::apply::{Delta, Outcome, Tx};
 use super::disk::now_ms;
 use super::error::{SpoolError, Trouble, trouble};
 use super::recover::{self, Opened};
+use super::schema;
 use super::shared::{Command, Shared};
 use super::types::*;
 use super::upkeep;
@@ -34,10 +36,14 @@ pub(super) struct Writer {
     pub(super) lock: Option<File>,
     next_seq: i64,
     floor: i64,
+    /// Frame ids that have come since old ones were forgotten.
+    new_ids: u64,
     pub(super) unwritten: u64,
     pub(super) probe_at: Option<Instant>,
     last_group: usize,
     pub(super) check: Option<recover::BackgroundCheck>,
+    /// Whether commits of this connection wait for the disk.
+    waits: bool,
 }
 
 impl Writer {
@@ -47,11 +53,13 @@ impl Writer {
             conn: None,
             lock: Some(lock),
             next_seq: 1,
+            new_ids: 0,
             floor: 1,
             unwritten: 0,
             probe_at: None,
             last_group: 0,
             check: None,
+            waits: true,
         }
     }
 
@@ -87,6 +95,7 @@ impl Writer {
         self.next_seq = self.next_seq.max(loaded.next_seq);
         self.floor = loaded.floor;
         self.conn = Some(conn);
+        self.waits = true;
         self.shared.book().reset(loaded);
         let generation = self.shared.generation.fetch_add(1, Ordering::AcqRel) + 1;
         self.shared.readers.clear();
@@ -224,7 +233,7 @@ impl Writer {
         }
     }
 
-    fn group(&mut self, commands: VecDeque<Command>) {
+    pub(super) fn group(&mut self, commands: VecDeque<Command>) {
         let mut commands: Vec<Command> = commands.into();
         if self.degraded() {
             let reason = self.reason();
@@ -238,7 +247,7 @@ impl Writer {
         if commands.is_empty() {
             return;
         }
-        match self.transact(&commands, 2 * commands.len() + 16) {
+        match self.transact(&commands) {
             Ok(outcomes) => answer(commands, outcomes),
             Err(err) => self.failed(commands, err),
         }
@@ -267,7 +276,7 @@ impl Writer {
                 if settle.is_empty() {
                     return;
                 }
-                match self.transact(&settle, 16) {
+                match self.transact(&settle) {
                     Ok(outcomes) => answer(settle, outcomes),
                     Err(err) => {
                         self.lost_connection(&err);
@@ -279,7 +288,7 @@ impl Writer {
             }
             Trouble::Damage(reason) => {
                 self.rebuild(&reason);
-                match self.transact(&commands, 16) {
+                match self.transact(&commands) {
                     Ok(outcomes) => answer(commands, outcomes),
                     Err(err) => {
                         let reason = format!("{reason}; {err}");
@@ -351,7 +360,7 @@ impl Writer {
                 return Ok(());
             }
             let paid: Vec<u64> = list.iter().map(Settlement::seq).collect();
-            self.transact(&[Command::Settle { list, reply: None }], 16)?;
+            self.transact(&[Command::Settle { list, reply: None }])?;
             let mut owed = self.shared.owed();
             for seq in paid {
                 owed.remove(&seq);
@@ -366,7 +375,6 @@ impl Writer {
     fn transact(
         &mut self,
         commands: &[Command],
-        forget: usize,
     ) -> Result<Vec<Result<Outcome, SpoolError>>, rusqlite::Error> {
         let Some(conn) = &self.conn else {
             return Err(rusqlite::Error::SqliteFailure(
@@ -374,6 +382,11 @@ impl Writer {
                 Some(self.reason()),
             ));
         };
+        let waits = commands.iter().any(needs_disk);
+        if waits != self.waits {
+            schema::wait_for_disk(conn, waits)?;
+            self.waits = waits;
+        }
         let (sinks, totals) = {
             let book = self.shared.book();
             (Arc::clone(&book.sinks), book.totals)
@@ -386,7 +399,7 @@ impl Writer {
             now: now_ms(),
             next_seq: self.next_seq,
             floor: self.floor,
-            delta: Delta::default(),
+            delta: Delta { new_ids: self.new_ids, ..Delta::default() },
             #[cfg(test)]
             fault: &self.shared.fault,
         };
@@ -396,14 +409,14 @@ impl Writer {
             for command in commands {
                 outcomes.push(tx.apply(command)?);
             }
-            tx.finish(forget)?;
+            tx.finish()?;
             tx.conn.prepare_cached("COMMIT")?.execute([])?;
             Ok(outcomes)
         };
         match work(&mut tx) {
             Ok(outcomes) => {
                 let (delta, next_seq, floor) = (tx.delta, tx.next_seq, tx.floor);
-                (self.next_seq, self.floor) = (next_seq, floor);
+                (self.next_seq, self.floor, self.new_ids) = (next_seq, floor, delta.new_ids);
                 self.unwritten += delta.written + 24 * 1024;
                 self.publish(delta);
                 #[cfg(test)]
@@ -468,6 +481,12 @@ impl Writer {
             self.shared.fresh.send_replace(u64::try_from(self.next_seq - 1).unwrap_or(0));
         }
     }
+}
+
+/// Whether what was answered would be lost with the machine. An item whose settlement is lost is only given out again, which can
+/// happen anyway; and an append would wait for the disk twice, once for itself and once behind the settlement of another.
+fn needs_disk(command: &Command) -> bool {
+    !matches!(command, Command::Settle { .. })
 }
 
 fn take_close(commands: &mut VecDeque<Command>) -> Option<tokio::sync::oneshot::Sender<()>> {

@@ -105,3 +105,41 @@ async fn producers_wait_when_too_much_waits() {
     spool.shared().fault.clear();
     assert!(most.load(Ordering::Relaxed) <= 8);
 }
+
+#[tokio::test]
+async fn every_commit_waits_for_the_disk_but_that_of_settlements_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = recover::lock(dir.path()).unwrap();
+    let shared = Arc::new(Shared::new(dir.path().to_owned(), small()));
+    let mut writer = writer::Writer::new(shared.clone(), lock);
+    writer.start().unwrap();
+    // SQLite's numbers: 1 for NORMAL, 2 for FULL.
+    let level = |writer: &writer::Writer| -> i64 {
+        writer.conn.as_ref().unwrap().query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap()
+    };
+    let (reply, mut id) = oneshot::channel();
+    writer.group([Command::Sink { new: new_sink("a"), reply }].into());
+    let sink = id.try_recv().unwrap().unwrap();
+    assert_eq!(level(&writer), 2, "a new sink");
+    let room = [shared.room(1).await.unwrap(), shared.room(1).await.unwrap()];
+    let [append, another] = room.map(|_room| {
+        let (reply, answer) = oneshot::channel();
+        (Command::Append { frame: frame(vec![item(sink, "1", b"x")]), reply, _room }, answer)
+    });
+    let settle = |seq| Command::Settle { list: vec![Settlement::Delivered { seq }], reply: None };
+    let (append, mut answer) = append;
+    writer.group([append].into());
+    assert_eq!(level(&writer), 2, "an append");
+    let seq = answer.try_recv().unwrap().unwrap().seqs[0];
+    writer.group([settle(seq), settle(seq)].into());
+    assert_eq!(level(&writer), 1, "settlements");
+    writer.group([settle(seq), another.0].into());
+    assert_eq!(level(&writer), 2, "an append beside a settlement");
+    for command in
+        [|reply| Command::Revive { ids: vec![1], reply }, |reply| Command::Discard { ids: vec![1], reply }]
+    {
+        writer.group([settle(seq)].into());
+        writer.group([command(oneshot::channel().0)].into());
+        assert_eq!(level(&writer), 2, "what somebody asked for");
+    }
+}

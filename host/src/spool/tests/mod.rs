@@ -11,6 +11,7 @@ mod recovery;
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
