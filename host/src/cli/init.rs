@@ -87,6 +87,7 @@ inbox = "{state}/inbox"
 # Mode and group of the socket: whoever may write to it may hand returns over and read jobs.
 # mode = "0660"
 # group = ""
+# Where there is no place left, the client that has been silent for longest makes room.
 # max_connections = 1024
 # max_frame = "64 MiB"
 # Frames of one connection per second; 0 sets no limit.

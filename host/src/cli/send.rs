@@ -51,8 +51,8 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<(), CliError
     let salt = SaltConfig::load_if_there(&config.salt.config_dir, role)
         .map_err(|error| CliError::Text(crate::observe::chain(&error)))?;
     let mut envelope = Envelope::new(&arguments.returner, &salt.id(), role);
-    envelope.layers = salt.layers(&arguments.returner);
-    envelope.salt = own::only(&salt.opts);
+    envelope.layers = salt.layers(&arguments.returner).into();
+    envelope.salt = own::only(&salt.opts).into();
     envelope.ret_kwargs = kwargs(&arguments.options)?;
     let body = Request { envelope, op: Op::Return { ret } }.to_body();
     let answer = ask::ask(config, &body, Duration::from_secs(30))?;

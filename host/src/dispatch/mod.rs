@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::query::QueryError;
 use self::sink::Sink;
 use crate::config::Config;
 use crate::plugin::Plugin;
@@ -61,7 +62,7 @@ pub struct Dispatch {
     shared: Arc<Shared>,
     sinks: Mutex<Sinks>,
     lanes: Mutex<JoinSet<()>>,
-    /// What the lanes run on.
+    /// What lanes and questions run on.
     runtime: Handle,
     stop: watch::Receiver<bool>,
 }
@@ -123,6 +124,19 @@ impl Dispatch {
         };
         let id = self.shared.spool.sink(new).await?;
         Ok(self.add(id, plugin.name(), &resolved.key, kept))
+    }
+
+    /// Has a question answered where the lanes run: guests work there, and whoever takes from Salt does not wait for them.
+    pub async fn answer<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, QueryError>> + Send + 'static,
+    ) -> Result<T, QueryError> {
+        self.runtime.spawn(question).await.unwrap_or_else(|error| Err(QueryError::CutOff(error)))
+    }
+
+    /// Starts removing old jobs from a sink, for which nobody waits.
+    pub fn purge(&self, sink: Arc<Sink>, keep: Duration, archive: bool) {
+        self.runtime.spawn(query::purge_quietly(self.shared.clone(), sink, keep, archive));
     }
 
     /// All sinks, oldest first.
@@ -193,7 +207,7 @@ impl Dispatch {
                     && !keep.is_zero()
                     && sink.purge_due(PURGE_EVERY)
                 {
-                    tokio::spawn(query::purge_quietly(self.shared.clone(), sink, keep, false));
+                    self.purge(sink, keep, false);
                 }
             }
         }

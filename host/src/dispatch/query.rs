@@ -86,6 +86,9 @@ pub enum QueryError {
         /// The reason.
         source: SpoolError,
     },
+    /// The daemon ends, or a fault of ours.
+    #[error("the question was cut off")]
+    CutOff(#[source] tokio::task::JoinError),
 }
 
 /// Runs one question on the sink's instance for questions. An error is the value, so that the caller can answer without the store.

@@ -166,15 +166,21 @@ impl Intake {
     async fn jobs_list(&self, args: &Json) -> Result<Json, HandleError> {
         let sink = self.store(args)?;
         let count = args["count"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(20);
-        let jobs = query::list(self.dispatch().shared(), &sink, Some(count), true).await?;
+        let shared = self.dispatch().shared().clone();
+        let list = async move { query::list(&shared, &sink, Some(count), true).await };
+        let jobs = self.dispatch().answer(list).await?;
         Ok(jobs.into_iter().map(|(jid, load)| json!({ "jid": jid, "load": parsed(&load) })).collect())
     }
 
     async fn jobs_show(&self, args: &Json) -> Result<Json, HandleError> {
         let sink = self.store(args)?;
-        let jid = args["jid"].as_str().unwrap_or_default();
-        let load = query::get_load(self.dispatch().shared(), &sink, jid).await?;
-        let returns = query::get_jid(self.dispatch().shared(), &sink, jid).await?;
+        let jid = args["jid"].as_str().unwrap_or_default().to_owned();
+        let (shared, wanted) = (self.dispatch().shared().clone(), jid.clone());
+        let load = async move {
+            let load = query::get_load(&shared, &sink, &wanted).await?;
+            Ok((load, query::get_jid(&shared, &sink, &wanted).await?))
+        };
+        let (load, returns) = self.dispatch().answer(load).await?;
         let returns: serde_json::Map<_, _> =
             returns.into_iter().map(|(minion, text)| (minion, parsed(&text))).collect();
         Ok(json!({ "jid": jid, "load": load.as_deref().map(parsed), "returns": returns }))

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rmpv::Value;
 
 use super::Intake;
+use crate::dispatch::Shared;
 use crate::dispatch::query::{self, QueryError};
 use crate::dispatch::sink::Sink;
 use crate::item::{LoadKind, Record};
@@ -64,7 +65,7 @@ impl HandleError {
 impl Intake {
     /// The answer to a frame's body, and whether the connection is good for another.
     pub async fn answer(&self, body: &[u8], peer: (u32, i32)) -> (Vec<u8>, bool) {
-        let request = match Request::from_body(body) {
+        let request = match Request::read(body, &self.seen) {
             Ok(request) => request,
             Err(error) => {
                 let error = chain(&error);
@@ -244,38 +245,12 @@ impl Intake {
     }
 
     async fn question(&self, sink: &Arc<Sink>, envelope: &Envelope, op: Op) -> Result<Value, HandleError> {
-        let shared = self.dispatch().shared();
-        let texts = |map: std::collections::BTreeMap<String, String>| {
-            Value::Map(map.into_iter().map(|(key, text)| (Value::from(key), Value::from(text))).collect())
-        };
-        let optional = |text: Option<String>| text.map_or(Value::Nil, Value::from);
-        Ok(match op {
-            Op::GetLoad { jid } => optional(query::get_load(shared, sink, &jid).await?),
-            Op::GetJid { jid } => texts(query::get_jid(shared, sink, &jid).await?),
-            Op::GetJids => {
-                let jobs = query::list(shared, sink, None, false).await?;
-                Value::Map(
-                    jobs.into_iter().map(|(jid, load)| (Value::from(jid), Value::from(load))).collect(),
-                )
-            }
-            Op::GetJidsFilter { count, filter_find_job } => {
-                let count = usize::try_from(count).unwrap_or(usize::MAX);
-                let jobs = query::list(shared, sink, Some(count), filter_find_job).await?;
-                let pairs =
-                    jobs.into_iter().rev().map(|(jid, load)| Value::Array(vec![jid.into(), load.into()]));
-                Value::Array(pairs.collect())
-            }
-            Op::GetFun { fun } => texts(query::get_fun(shared, sink, &fun).await?),
-            Op::GetMinions => {
-                Value::Array(query::get_minions(shared, sink).await?.into_iter().map(Value::from).collect())
-            }
-            Op::GetEndTime { jid } => optional(query::get_endtime(shared, sink, &jid).await?),
-            Op::CleanOldJobs => {
-                self.clean(sink, envelope);
-                Value::Nil
-            }
-            _ => Value::Nil,
-        })
+        if let Op::CleanOldJobs = op {
+            self.clean(sink, envelope);
+            return Ok(Value::Nil);
+        }
+        let (shared, sink) = (self.dispatch().shared().clone(), sink.clone());
+        Ok(self.dispatch().answer(async move { answer(&shared, &sink, op).await }).await?)
     }
 
     /// Starts cleaning in the background; Salt asks every minute and must not wait.
@@ -286,9 +261,36 @@ impl Intake {
         }
         let Some(keep) = keep_jobs(&envelope.salt) else { return };
         let archive = envelope.salt.get("archive_jobs").and_then(serde_json::Value::as_bool).unwrap_or(false);
-        let (shared, sink) = (self.dispatch().shared().clone(), sink.clone());
-        tokio::spawn(query::purge_quietly(shared, sink, keep, archive));
+        self.dispatch().purge(sink.clone(), keep, archive);
     }
+}
+
+/// What Salt gets for a question.
+async fn answer(shared: &Shared, sink: &Sink, op: Op) -> Result<Value, QueryError> {
+    let texts = |map: std::collections::BTreeMap<String, String>| {
+        Value::Map(map.into_iter().map(|(key, text)| (Value::from(key), Value::from(text))).collect())
+    };
+    let optional = |text: Option<String>| text.map_or(Value::Nil, Value::from);
+    Ok(match op {
+        Op::GetLoad { jid } => optional(query::get_load(shared, sink, &jid).await?),
+        Op::GetJid { jid } => texts(query::get_jid(shared, sink, &jid).await?),
+        Op::GetJids => {
+            let jobs = query::list(shared, sink, None, false).await?;
+            Value::Map(jobs.into_iter().map(|(jid, load)| (Value::from(jid), Value::from(load))).collect())
+        }
+        Op::GetJidsFilter { count, filter_find_job } => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            let jobs = query::list(shared, sink, Some(count), filter_find_job).await?;
+            let pairs = jobs.into_iter().rev().map(|(jid, load)| Value::Array(vec![jid.into(), load.into()]));
+            Value::Array(pairs.collect())
+        }
+        Op::GetFun { fun } => texts(query::get_fun(shared, sink, &fun).await?),
+        Op::GetMinions => {
+            Value::Array(query::get_minions(shared, sink).await?.into_iter().map(Value::from).collect())
+        }
+        Op::GetEndTime { jid } => optional(query::get_endtime(shared, sink, &jid).await?),
+        _ => Value::Nil,
+    })
 }
 
 /// How long Salt keeps jobs; none for ever.

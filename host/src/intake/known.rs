@@ -30,10 +30,10 @@ struct Entry {
     config: Arc<Config>,
     id: String,
     role: Role,
-    layers: Layers,
+    layers: Arc<Layers>,
     ret_config: Option<String>,
     ret_kwargs: Option<Map<String, Value>>,
-    salt: Map<String, Value>,
+    salt: Arc<Map<String, Value>>,
     sink: Arc<Sink>,
 }
 

@@ -7,6 +7,7 @@ mod admin;
 pub mod handle;
 pub mod inbox;
 mod known;
+mod places;
 pub mod server;
 
 use std::collections::{HashMap, HashSet};
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::observe::Throttle;
+use crate::salt::frame::Seen;
 use crate::salt::records::Ids;
 
 /// Different warnings that are kept in mind; jobs could make up any number.
@@ -59,6 +61,7 @@ pub struct Intake {
     rescan: mpsc::Sender<()>,
     ids: Ids,
     known: known::Known,
+    seen: Seen,
     /// Holds back floods of like refusals.
     throttle: Throttle,
     started: Instant,
@@ -76,6 +79,7 @@ impl Intake {
             rescan,
             ids: Ids::new(node),
             known: known::Known::default(),
+            seen: Seen::default(),
             throttle: Throttle::default(),
             started: Instant::now(),
             warned: Mutex::default(),

@@ -1,7 +1,8 @@
 //! The unix socket: accepts connections, reads frames, writes answers.
 //!
 //! Invariants: a connection's fault is answered to that connection and disturbs nothing else; a client that says nothing, or too much, is
-//! dropped; the number of connections is bounded, further ones wait in the kernel.
+//! dropped; the number of connections is bounded, further ones wait in the kernel. Shims keep their connection between requests: when
+//! there is no place left, the one that has been silent for longest is closed, but never one that has not been answered yet.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -9,8 +10,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
+use super::places::{Places, Silence};
 use super::{Intake, IntakeError};
 use crate::config::Config;
 use crate::observe::chain;
@@ -47,25 +49,23 @@ pub fn bind(config: &Config) -> Result<UnixListener, IntakeError> {
 
 /// Serves connections until `stop` is set.
 pub async fn serve(listener: UnixListener, intake: Arc<Intake>, mut stop: watch::Receiver<bool>) {
-    let config = intake.config();
-    let permits = Arc::new(Semaphore::new(config.intake.max_connections.max(1)));
+    let places = Places::new(intake.config().intake.max_connections);
     loop {
-        let permit = tokio::select! {
-            _ = stop.changed() => return,
-            permit = permits.clone().acquire_owned() => permit,
-        };
-        let Ok(permit) = permit else { return };
         let accepted = tokio::select! {
             _ = stop.changed() => return,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, _)) => {
-                let intake = intake.clone();
-                let stop = stop.clone();
+                let place = tokio::select! {
+                    _ = stop.changed() => return,
+                    place = places.take() => place,
+                };
+                let Some(place) = place else { return };
+                let (intake, places, stop) = (intake.clone(), places.clone(), stop.clone());
                 tokio::spawn(async move {
-                    connection(stream, intake, stop).await;
-                    drop(permit);
+                    connection(stream, intake, &places, stop).await;
+                    drop(place);
                 });
             }
             Err(error) => {
@@ -77,17 +77,36 @@ pub async fn serve(listener: UnixListener, intake: Arc<Intake>, mut stop: watch:
     }
 }
 
-async fn connection(stream: UnixStream, intake: Arc<Intake>, mut stop: watch::Receiver<bool>) {
+async fn connection(
+    stream: UnixStream,
+    intake: Arc<Intake>,
+    places: &Places,
+    mut stop: watch::Receiver<bool>,
+) {
     let peer = stream.peer_cred().map(|cred| (cred.uid(), cred.pid().unwrap_or(0))).unwrap_or((u32::MAX, 0));
     tracing::debug!(uid = peer.0, pid = peer.1, "connected");
     let config = intake.config();
     let max_frame = usize::try_from(config.intake.max_frame).unwrap_or(frame::MAX_FRAME);
     let mut rate = Rate::new(config.intake.frames_per_second);
     let mut stream = BufReader::new(stream);
+    let mut silence: Option<Silence> = None;
     loop {
+        let begun = tokio::select! {
+            biased;
+            begun = begins(&mut stream, IDLE) => begun,
+            _ = stop.changed() => return,
+            // Whoever keeps a connection makes a new one when it needs it.
+            () = told_to_go(&mut silence) => return,
+        };
+        if !begun {
+            return;
+        }
+        if let Some(silence) = silence.take() {
+            silence.broken();
+        }
         let next = tokio::select! {
             _ = stop.changed() => return,
-            next = next_frame(&mut stream, max_frame, IDLE, REST_OF_FRAME) => next,
+            next = whole_frame(&mut stream, max_frame, REST_OF_FRAME) => next,
         };
         let body = match next {
             Ok(Some(body)) => body,
@@ -100,6 +119,8 @@ async fn connection(stream: UnixStream, intake: Arc<Intake>, mut stop: watch::Re
         };
         rate.wait().await;
         let (answer, keep) = intake.answer(&body, peer).await;
+        // Before the answer is on its way, so that the order is the one the clients see.
+        silence = Some(places.silent());
         let sent = frame::write_frame(stream.get_mut(), &answer, usize::MAX);
         if !matches!(tokio::time::timeout(REST_OF_FRAME, sent).await, Ok(Ok(()))) || !keep {
             return;
@@ -107,19 +128,26 @@ async fn connection(stream: UnixStream, intake: Arc<Intake>, mut stop: watch::Re
     }
 }
 
-/// The next frame's body; none if the client has gone or says nothing for `idle`. Once a frame has begun, all of it must come within
-/// `rest`. The error is the text for the client.
-async fn next_frame(
+/// Waits until a client that has been answered is to make room; for ever before that.
+async fn told_to_go(silence: &mut Option<Silence>) {
+    match silence {
+        Some(silence) => silence.told_to_go().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a frame to begin; false if the client has gone or says nothing for `idle`.
+async fn begins(stream: &mut (impl AsyncBufRead + Unpin), idle: Duration) -> bool {
+    // Being readable would not do: a stream says so until a read has found nothing.
+    matches!(tokio::time::timeout(idle, stream.fill_buf()).await, Ok(Ok(begun)) if !begun.is_empty())
+}
+
+/// The body of a frame that has begun; all of it must come within `rest`. The error is the text for the client.
+async fn whole_frame(
     stream: &mut (impl AsyncBufRead + Unpin),
     max_frame: usize,
-    idle: Duration,
     rest: Duration,
 ) -> Result<Option<Vec<u8>>, String> {
-    // Being readable would not do: a stream says so until a read has found nothing.
-    match tokio::time::timeout(idle, stream.fill_buf()).await {
-        Ok(Ok(begun)) if !begun.is_empty() => {}
-        _ => return Ok(None),
-    }
     match tokio::time::timeout(rest, frame::read_frame(stream, max_frame)).await {
         Ok(read) => read.map_err(|error| chain(&error)),
         Err(_) => Err(format!("the rest of the frame did not come within {rest:?}")),
@@ -171,14 +199,17 @@ mod tests {
         let (mut client, server) = UnixStream::pair().unwrap();
         let mut server = BufReader::new(server);
         frame::write_frame(&mut client, b"one", 10).await.unwrap();
-        assert_eq!(next_frame(&mut server, 10, idle, rest).await, Ok(Some(b"one".to_vec())));
-        let silent = tokio::time::timeout(4 * rest, next_frame(&mut server, 10, idle, rest)).await;
+        assert!(begins(&mut server, idle).await);
+        assert_eq!(whole_frame(&mut server, 10, rest).await, Ok(Some(b"one".to_vec())));
+        let silent = tokio::time::timeout(4 * rest, begins(&mut server, idle)).await;
         assert!(silent.is_err(), "the connection is kept, not {silent:?}");
         frame::write_frame(&mut client, b"two", 10).await.unwrap();
-        assert_eq!(next_frame(&mut server, 10, idle, rest).await, Ok(Some(b"two".to_vec())));
-        assert_eq!(next_frame(&mut server, 10, rest, rest).await, Ok(None));
+        assert!(begins(&mut server, idle).await);
+        assert_eq!(whole_frame(&mut server, 10, rest).await, Ok(Some(b"two".to_vec())));
+        assert!(!begins(&mut server, rest).await);
         client.write_all(&[0, 0, 0, 9, b'x']).await.unwrap();
-        let halfway = next_frame(&mut server, 10, idle, rest).await;
+        assert!(begins(&mut server, idle).await);
+        let halfway = whole_frame(&mut server, 10, rest).await;
         assert!(halfway.is_err_and(|text| text.contains("did not come within 50ms")));
     }
 }

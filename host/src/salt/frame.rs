@@ -4,6 +4,8 @@
 //! Reading is strict: whatever is missing, of the wrong type or left over is an error that names it. Keys that are
 //! not known are passed over, so that a newer shim can add some.
 
+use std::sync::Arc;
+
 use rmpv::Value;
 use serde_json::Map;
 
@@ -12,6 +14,7 @@ use super::options::Layers;
 
 mod answer;
 mod fields;
+mod seen;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -19,6 +22,7 @@ mod tests;
 pub use answer::{Answer, Code};
 use fields::Fields;
 pub use fields::kind;
+pub use seen::Seen;
 pub use stream::{MAX_FRAME, body_of_file, read_frame, with_length, write_frame};
 
 /// The version of the protocol.
@@ -151,13 +155,13 @@ pub struct Envelope {
     /// When the shim was called, in seconds since 1970 (UTC).
     pub at: f64,
     /// The sources of options.
-    pub layers: Layers,
+    pub layers: Arc<Layers>,
     /// The profile named with the job.
     pub ret_config: Option<String>,
     /// The overrides given with the job.
     pub ret_kwargs: Option<Map<String, serde_json::Value>>,
     /// `keep_jobs_seconds` and the like, as far as Salt has them set.
-    pub salt: Map<String, serde_json::Value>,
+    pub salt: Arc<Map<String, serde_json::Value>>,
 }
 
 impl Envelope {
@@ -339,6 +343,11 @@ pub struct Request {
 impl Request {
     /// Reads the body of a frame.
     pub fn from_body(body: &[u8]) -> Result<Request, FrameError> {
+        Self::read(body, &Seen::default())
+    }
+
+    /// Reads the body of a frame whose options may have been seen before.
+    pub fn read(body: &[u8], seen: &Seen) -> Result<Request, FrameError> {
         let mut fields = Fields::read(body)?;
         let name = fields.text("op")?;
         let op = match name.as_str() {
@@ -346,7 +355,7 @@ impl Request {
             "load" => Op::Load {
                 jid: fields.jid()?,
                 load: fields.value("load")?,
-                minions: fields.take("minions").unwrap_or(Value::Nil),
+                minions: fields.take("minions")?.unwrap_or(Value::Nil),
             },
             "minions" => Op::Minions {
                 jid: fields.jid()?,
@@ -371,7 +380,7 @@ impl Request {
         };
         // Our own command line speaks for no returner.
         let envelope =
-            if matches!(op, Op::Admin { .. }) { Envelope::default() } else { fields.envelope()? };
+            if matches!(op, Op::Admin { .. }) { Envelope::default() } else { fields.envelope(seen)? };
         Ok(Request { envelope, op })
     }
 

@@ -29,7 +29,8 @@ pub(crate) use coerce::plain;
 use coerce::{found, is_truthy, is_unset};
 
 /// The sources of options: top-level entries of Salt's dictionaries, as the shim sends them.
-#[derive(Clone, Default, PartialEq)]
+// Also `Eq`, with which `Arc`s of the same one are equal at once.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Layers {
     /// The config of the minion or master.
     pub opts: Map<String, Value>,

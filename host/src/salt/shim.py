@@ -16,8 +16,8 @@ A record that the daemon cannot take, because it is stopped or full, is written 
 the daemon takes it later. Only if that fails too does Salt see an error.
 """
 
-# Invariants: what Salt gives is never changed; each request has a connection of its own and leaves no state behind,
-# so that threads and forks do not meet; nothing is raised where Salt does not guard the call; neither an option nor a
+# Invariants: what Salt gives is never changed; a connection belongs to one request at a time and to one process, so
+# that threads and forks do not meet; nothing is raised where Salt does not guard the call; neither an option nor a
 # payload is ever logged. Functions for Salt have no leading underscore, everything else has one.
 
 import collections.abc
@@ -58,6 +58,8 @@ _MAX_DEPTH = 1000
 # The packer ends, by its release, at 511 or 1,024 levels. In so many lists it ends before `_MAX_DEPTH`.
 _PADDING = 32
 _PLAIN_TYPES = frozenset((str, bytes, bool, int, float, type(None), dict, list, tuple))
+# The connection that the last request left for the next one, with its process and path. Empty while it is in use.
+_KEPT = collections.deque(maxlen=1)
 
 
 def __virtual__():
@@ -275,7 +277,8 @@ def _layers(ret_kwargs):
     layers, profiles = {}, _profiles("", ret_kwargs)
     for layer, source in sources.items():
         # Salt's configuration has hundreds of keys: few of them are worth a closer look.
-        near = [key for key in list(source) for name in names if isinstance(key, str) and name in key]
+        every = [key for key in list(source) if isinstance(key, str)]
+        near = [key for name in names for key in every if name in key]
         keys = [key for key in near if not names.isdisjoint(key.split("."))]
         layers[layer] = {key: source.get(key) for key in keys}
         for key, value in layers[layer].items():
@@ -355,18 +358,18 @@ def _exchange(frame):
     path, _, timeout = _settings()
     deadline = time.monotonic() + timeout
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            _connect(connection, path, deadline)
+        answer, connection = None, _kept(path)
+        if connection is not None:
             try:
-                connection.settimeout(_left(deadline))
-                connection.sendall(frame)
-            except (BrokenPipeError, ConnectionResetError):
-                # The daemon may refuse a frame before its end; it has then said why.
-                pass
-            (length,) = struct.unpack(">I", _receive(connection, 4, deadline))
-            body = _receive(connection, length, deadline)
-        answer = msgpack.unpackb(body, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+                answer = _request(connection, frame, deadline)
+            except ConnectionError:
+                # The daemon closes what is silent for long, and all when it ends. A new one may have begun.
+                log.debug("%s: the connection that was kept is closed", VIRTUALNAME)
+        if answer is None:
+            connection = _connect(path, deadline)
+            answer = _request(connection, frame, deadline)
         if answer["ok"]:
+            _KEPT.append((os.getpid(), path, connection))
             return answer.get("result")
         text, code = f"returnerd: {answer['error']}", answer["code"]
     except socket.timeout:
@@ -379,6 +382,39 @@ def _exchange(frame):
     raise _Failed(text, code)
 
 
+def _kept(path):
+    """The connection that is kept, taken out, or None."""
+    try:
+        # One step, so that it is given to one thread only.
+        process, its_path, connection = _KEPT.pop()
+    except IndexError:
+        return None
+    if (process, its_path) == (os.getpid(), path):
+        return connection
+    # That of the process we were forked from: it goes on using it.
+    connection.close()
+    return None
+
+
+def _request(connection, frame, deadline):
+    """The answer to one request. The connection is closed unless the request was done: more may come, or nothing."""
+    try:
+        connection.settimeout(_left(deadline))
+        try:
+            connection.sendall(frame)
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon may refuse a frame before its end; it has then said why.
+            pass
+        body = _receive(connection, deadline)
+        answer = msgpack.unpackb(body, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+        if not answer["ok"]:
+            connection.close()
+        return answer
+    except BaseException:
+        connection.close()
+        raise
+
+
 def _left(deadline):
     left = deadline - time.monotonic()
     if left <= 0:
@@ -386,25 +422,34 @@ def _left(deadline):
     return left
 
 
-def _connect(connection, path, deadline):
-    while True:
-        connection.settimeout(_left(deadline))
-        try:
-            return connection.connect(path)
-        except BlockingIOError:
-            # The daemon's queue of connections is full. Python does not wait for that on a unix socket.
-            time.sleep(min(0.01, _left(deadline)))
+def _connect(path, deadline):
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        while True:
+            connection.settimeout(_left(deadline))
+            try:
+                connection.connect(path)
+                return connection
+            except BlockingIOError:
+                # The daemon's queue of connections is full. Python does not wait for that on a unix socket.
+                time.sleep(min(0.01, _left(deadline)))
+    except BaseException:
+        connection.close()
+        raise
 
 
-def _receive(connection, size, deadline):
-    received = bytearray()
-    while len(received) < size:
+def _receive(connection, deadline):
+    """The body of one frame."""
+    received, end = bytearray(), None
+    while end is None or len(received) < end:
         connection.settimeout(_left(deadline))
-        part = connection.recv(min(size - len(received), 1 << 20))
+        part = connection.recv(1 << 16 if end is None else min(end - len(received), 1 << 20))
         if not part:
             raise ConnectionError("the connection was closed before the answer")
         received += part
-    return bytes(received)
+        if end is None and len(received) >= 4:
+            end = 4 + struct.unpack_from(">I", received)[0]
+    return bytes(received[4:end])
 
 
 def _to_inbox(frame, name):

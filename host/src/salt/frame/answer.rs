@@ -66,7 +66,7 @@ impl Answer {
     pub fn from_body(body: &[u8]) -> Result<Answer, FrameError> {
         let mut fields = Fields::read(body)?;
         if fields.flag("ok")? {
-            return Ok(Answer::Done(fields.take("result").unwrap_or(Value::Nil)));
+            return Ok(Answer::Done(fields.take("result")?.unwrap_or(Value::Nil)));
         }
         Ok(Answer::Failed { code: Code::from_text(&fields.text("code")?), error: fields.text("error")? })
     }

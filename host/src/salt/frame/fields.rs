@@ -3,20 +3,24 @@
 use rmpv::Value;
 use serde_json::Map;
 
-use super::super::json;
+use super::super::json::{self, Part};
 use super::super::options::Layers;
+use super::seen::Seen;
 use super::{Envelope, FrameError, Role, SentEvent, VERSION};
 
-/// The entries of a frame that are not taken yet.
-pub(super) struct Fields(Vec<(Value, Value)>);
+/// The entries of a frame, or of a map in it.
+pub(super) struct Fields<'a>(Vec<(Value, Part<'a>)>);
 
-impl Fields {
-    pub(super) fn read(body: &[u8]) -> Result<Fields, FrameError> {
-        let fields = match json::decode(body).map_err(FrameError::Msgpack)? {
-            Value::Map(entries) => entries,
-            other => return Err(FrameError::NotAMap { found: kind(&other) }),
+/// What need not be read where it has been seen before.
+const OFTEN_THE_SAME: [&str; 2] = ["layers", "salt"];
+
+impl<'a> Fields<'a> {
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, FrameError> {
+        let Some(entries) = json::decode_parts(body, &OFTEN_THE_SAME).map_err(FrameError::Msgpack)? else {
+            let value = json::decode(body).map_err(FrameError::Msgpack)?;
+            return Err(FrameError::NotAMap { found: kind(&value) });
         };
-        let mut fields = Fields(fields);
+        let mut fields = Fields(entries);
         match fields.value("v")? {
             found if found.as_u64() == Some(VERSION) => Ok(fields),
             Value::Integer(found) => Err(FrameError::Version { found: found.to_string() }),
@@ -24,14 +28,34 @@ impl Fields {
         }
     }
 
-    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
-        // Of equal keys the last counts, as in Python.
-        let at = self.0.iter().rposition(|(name, _)| json::text(name).is_some_and(|name| name == key))?;
-        Some(std::mem::replace(&mut self.0.get_mut(at)?.1, Value::Nil))
+    fn of(entries: Vec<(Value, Value)>) -> Self {
+        Fields(entries.into_iter().map(|(key, value)| (key, Part::Read(value))).collect())
+    }
+
+    /// The place of a key. Of equal keys the last counts, as in Python.
+    fn find(&mut self, key: &str) -> Option<&mut Part<'a>> {
+        let found = self.0.iter_mut().rfind(|(name, _)| name.as_slice() == Some(key.as_bytes()));
+        found.map(|(_, part)| part)
+    }
+
+    pub(super) fn take(&mut self, key: &str) -> Result<Option<Value>, FrameError> {
+        let Some(part) = self.find(key) else { return Ok(None) };
+        match std::mem::replace(part, Part::Read(Value::Nil)) {
+            Part::Raw(bytes) => json::decode(bytes).map(Some).map_err(FrameError::Msgpack),
+            Part::Read(value) => Ok(Some(value)),
+        }
+    }
+
+    /// The bytes of a value that has not been read; the same as none for one that has.
+    fn bytes(&mut self, key: &str) -> &'a [u8] {
+        match self.find(key) {
+            Some(Part::Raw(bytes)) => bytes,
+            _ => &[],
+        }
     }
 
     pub(super) fn value(&mut self, key: &'static str) -> Result<Value, FrameError> {
-        self.take(key).ok_or(FrameError::Missing { key })
+        self.take(key)?.ok_or(FrameError::Missing { key })
     }
 
     pub(super) fn text(&mut self, key: &'static str) -> Result<String, FrameError> {
@@ -39,7 +63,7 @@ impl Fields {
     }
 
     pub(super) fn optional_text(&mut self, key: &'static str) -> Result<Option<String>, FrameError> {
-        match self.take(key) {
+        match self.take(key)? {
             None | Some(Value::Nil) => Ok(None),
             Some(value) => as_text(key, &value).map(Some),
         }
@@ -73,19 +97,17 @@ impl Fields {
 
     fn tree(&mut self, key: &'static str) -> Result<Map<String, serde_json::Value>, FrameError> {
         let value = self.map(key)?;
-        match json::to_tree(&value).map_err(|source| FrameError::Unreadable { key, source })? {
-            serde_json::Value::Object(map) => Ok(map),
-            _ => Err(FrameError::WrongType { key, expected: "a map", found: kind(&value) }),
-        }
+        tree_of(key, &value)
     }
 
     fn optional_tree(
         &mut self,
         key: &'static str,
     ) -> Result<Option<Map<String, serde_json::Value>>, FrameError> {
-        match self.0.iter().rev().find(|(name, _)| name.as_str() == Some(key)) {
-            None | Some((_, Value::Nil)) => Ok(None),
-            Some(_) => self.tree(key).map(Some),
+        match self.take(key)? {
+            None | Some(Value::Nil) => Ok(None),
+            Some(value) if value.is_map() => tree_of(key, &value).map(Some),
+            Some(other) => Err(FrameError::WrongType { key, expected: "a map", found: kind(&other) }),
         }
     }
 
@@ -98,7 +120,7 @@ impl Fields {
         };
         let event = |value| match value {
             Value::Map(entries) => {
-                let mut fields = Fields(entries);
+                let mut fields = Fields::of(entries);
                 Ok(SentEvent { tag: fields.text("tag")?, data: fields.value("data")? })
             }
             other => {
@@ -108,7 +130,7 @@ impl Fields {
         list.into_iter().map(event).collect()
     }
 
-    pub(super) fn envelope(&mut self) -> Result<Envelope, FrameError> {
+    pub(super) fn envelope(&mut self, seen: &Seen) -> Result<Envelope, FrameError> {
         let uid = match self.value("uid")? {
             Value::Binary(bytes) => <[u8; 16]>::try_from(bytes).ok(),
             _ => None,
@@ -119,10 +141,11 @@ impl Fields {
             _ => None,
         };
         let at = self.value("at")?;
-        let layers = match self.map("layers")? {
-            Value::Map(entries) => Fields(entries).layers()?,
-            _ => Layers::default(),
-        };
+        let layers = seen.layers.get(self.bytes("layers"), || match self.map("layers")? {
+            Value::Map(entries) => Fields::of(entries).layers(),
+            _ => Ok(Layers::default()),
+        })?;
+        let salt = seen.salt.get(self.bytes("salt"), || self.tree("salt"))?;
         Ok(Envelope {
             returner: self.text("returner")?,
             uid: uid.ok_or(FrameError::WrongType {
@@ -144,7 +167,7 @@ impl Fields {
             layers,
             ret_config: self.optional_text("ret_config")?,
             ret_kwargs: self.optional_tree("ret_kwargs")?,
-            salt: self.tree("salt")?,
+            salt,
         })
     }
 
@@ -155,6 +178,13 @@ impl Fields {
             pillar: self.optional_tree("pillar")?.unwrap_or_default(),
             master: self.optional_tree("master")?,
         })
+    }
+}
+
+fn tree_of(key: &'static str, value: &Value) -> Result<Map<String, serde_json::Value>, FrameError> {
+    match json::to_tree(value).map_err(|source| FrameError::Unreadable { key, source })? {
+        serde_json::Value::Object(map) => Ok(map),
+        _ => Err(FrameError::WrongType { key, expected: "a map", found: kind(value) }),
     }
 }
 

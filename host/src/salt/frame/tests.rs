@@ -16,10 +16,11 @@ fn envelope() -> Envelope {
             grains: object(json!({})),
             pillar: object(json!({"mysql.pass": "hush"})),
             master: Some(object(json!({"mysql.db": "salt"}))),
-        },
+        }
+        .into(),
         ret_config: Some("alternative".into()),
         ret_kwargs: Some(object(json!({"db": "x"}))),
-        salt: object(json!({"keep_jobs_seconds": 86400})),
+        salt: object(json!({"keep_jobs_seconds": 86400})).into(),
         ..Envelope::new("mysql", "m1", Role::Minion)
     }
 }
