@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::ops::Range;
 
 use base64::Engine as _;
@@ -13,10 +14,13 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 #[cfg(test)]
 mod tests;
+mod text;
 mod wire;
 
+use text::{clean_text, date_time, float_text, quote, without_nul, write_binary, write_bytes, write_float};
+
 pub use rmpv::Value;
-pub use wire::{decode, decode_prefix, encode};
+pub use wire::{Part, decode, decode_parts, decode_prefix, encode};
 
 /// How deep JSON text may be nested.
 pub const MAX_DEPTH: usize = 1_000;
@@ -215,11 +219,29 @@ fn check_depth(text: &str) -> Result<(), JsonError> {
     Ok(())
 }
 
-type Entries<'a> = Vec<(Cow<'a, str>, &'a Value)>;
-
 enum Open<'a> {
     Array(std::slice::Iter<'a, Value>),
-    Map(std::vec::IntoIter<(Cow<'a, str>, &'a Value)>),
+    Map(Keyed<'a>),
+}
+
+/// The entries of a map by their keys as text, each once, in order.
+enum Keyed<'a> {
+    /// All keys are texts that can stay as they are.
+    Plain(std::slice::Iter<'a, (Value, Value)>),
+    Mixed(std::vec::IntoIter<(Cow<'a, str>, &'a Value)>),
+}
+
+impl<'a> Iterator for Keyed<'a> {
+    type Item = (Cow<'a, str>, &'a Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Plain(entries) => {
+                entries.next().map(|(key, value)| (key.as_str().unwrap_or_default().into(), value))
+            }
+            Self::Mixed(entries) => entries.next(),
+        }
+    }
 }
 
 /// Writes `value`, which stands `depth` levels down, and gives the place of the top-level key `part`.
@@ -246,7 +268,7 @@ fn write(
                 Value::Map(entries) => {
                     check_level(level)?;
                     out.push('{');
-                    open.push((Open::Map(keyed(entries, level, embedded)?.into_iter()), true));
+                    open.push((Open::Map(keyed(entries, level, embedded)?), true));
                 }
                 leaf => write_leaf(out, leaf, level, embedded)?,
             }
@@ -297,10 +319,13 @@ fn write_leaf(out: &mut String, value: &Value, level: usize, embedded: usize) ->
     match value {
         Value::Nil => out.push_str("null"),
         Value::Boolean(flag) => out.push_str(if *flag { "true" } else { "false" }),
-        Value::Integer(number) => out.push_str(&number.to_string()),
+        Value::Integer(number) => {
+            let _ = write!(out, "{number}");
+        }
         Value::F32(number) => write_float(out, f64::from(*number)),
         Value::F64(number) => write_float(out, *number),
-        Value::String(text) => match clean_text(text.as_bytes()) {
+        Value::String(text) => match text.as_str().map(Cow::Borrowed).or_else(|| clean_text(text.as_bytes()))
+        {
             Some(text) => quote(out, &text),
             None => write_bytes(out, text.as_bytes()),
         },
@@ -321,132 +346,30 @@ fn write_leaf(out: &mut String, value: &Value, level: usize, embedded: usize) ->
     Ok(())
 }
 
-/// Shortest text that reads back equal. Rust's own always has a point or an exponent.
-fn float_text(number: f64) -> Cow<'static, str> {
-    match number {
-        n if n.is_nan() => "NaN".into(),
-        f64::INFINITY => "Infinity".into(),
-        f64::NEG_INFINITY => "-Infinity".into(),
-        n => format!("{n:?}").into(),
-    }
-}
-
-fn write_float(out: &mut String, number: f64) {
-    let text = float_text(number);
-    if number.is_finite() { out.push_str(&text) } else { quote(out, &text) }
-}
-
-fn write_binary(out: &mut String, bytes: &[u8]) {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => quote(out, &without_nul(text)),
-        Err(_) => write_bytes(out, bytes),
-    }
-}
-
-fn write_bytes(out: &mut String, bytes: &[u8]) {
-    out.push_str("{\"__bytes__\": \"");
-    BASE64.encode_string(bytes, out);
-    out.push_str("\"}");
-}
-
-/// A JSON string as Python writes it with `ensure_ascii=False`.
-fn quote(out: &mut String, text: &str) {
-    out.push('"');
-    let mut done = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape = match byte {
-            b'"' => "\\\"",
-            b'\\' => "\\\\",
-            b'\n' => "\\n",
-            b'\r' => "\\r",
-            b'\t' => "\\t",
-            0x08 => "\\b",
-            0x0c => "\\f",
-            0..=0x1f => "",
-            _ => continue,
-        };
-        out.push_str(&text[done..at]);
-        if escape.is_empty() {
-            out.push_str(&format!("\\u{byte:04x}"))
-        } else {
-            out.push_str(escape)
-        }
-        done = at + 1;
-    }
-    out.push_str(&text[done..]);
-    out.push('"');
-}
-
-fn without_nul(text: &str) -> Cow<'_, str> {
-    if text.as_bytes().contains(&0) { text.replace('\0', "\\u0000").into() } else { text.into() }
-}
-
-/// Text with NUL and lone surrogates spelled out; none if it is not UTF-8 otherwise.
-fn clean_text(bytes: &[u8]) -> Option<Cow<'_, str>> {
-    let mut out = String::new();
-    let mut rest = bytes;
-    loop {
-        match std::str::from_utf8(rest) {
-            Ok(text) if out.is_empty() => return Some(without_nul(text)),
-            Ok(text) => {
-                out.push_str(&without_nul(text));
-                return Some(out.into());
-            }
-            Err(error) => {
-                let (good, bad) = rest.split_at(error.valid_up_to());
-                let [0xed, second @ 0xa0..=0xbf, third @ 0x80..=0xbf, ..] = bad else { return None };
-                out.push_str(&without_nul(std::str::from_utf8(good).ok()?));
-                let code = 0xd000 | (u32::from(*second & 0x3f) << 6) | u32::from(*third & 0x3f);
-                out.push_str(&format!("\\u{code:04x}"));
-                rest = bad.get(3..)?;
-            }
-        }
-    }
-}
-
-/// `20260105T09:30:15.000000` as ISO 8601.
-fn date_time(bytes: &[u8]) -> Option<String> {
-    const SHAPE: &[u8] = b"dddddddd-dd-dd-dd-dddddd";
-    let fits = |(byte, shape): (&u8, &u8)| byte.is_ascii_digit() == (*shape == b'd');
-    let text = std::str::from_utf8(bytes).ok()?;
-    let marks = (bytes.get(8)?, bytes.get(11)?, bytes.get(14)?, bytes.get(17)?);
-    if bytes.len() != SHAPE.len()
-        || !bytes.iter().zip(SHAPE).all(fits)
-        || marks != (&b'T', &b':', &b':', &b'.')
-    {
-        return None;
-    }
-    let fraction = if &text[18..] == "000000" { "" } else { &text[17..] };
-    Some(format!("{}-{}-{}{}{fraction}", &text[..4], &text[4..6], &text[6..8], &text[8..17]))
-}
-
 fn constant(bytes: &[u8]) -> Option<Value> {
     decode(bytes).ok().filter(Value::is_array)
 }
 
-/// The keys of a map as text, each once, in order.
-fn keyed<'a>(entries: &'a [(Value, Value)], level: usize, embedded: usize) -> Result<Entries<'a>, JsonError> {
-    let plain: Option<Entries<'a>> =
-        entries.iter().map(|(key, value)| plain_key(key).map(|key| (key.into(), value))).collect();
-    match plain {
-        Some(keys) if all_differ(&keys) => Ok(keys),
-        _ => mixed_keys(entries, level, embedded),
+fn keyed<'a>(entries: &'a [(Value, Value)], level: usize, embedded: usize) -> Result<Keyed<'a>, JsonError> {
+    if entries.iter().all(|(key, _)| plain_key(key).is_some()) && all_differ(entries) {
+        return Ok(Keyed::Plain(entries.iter()));
     }
+    mixed_keys(entries, level, embedded).map(|entries| Keyed::Mixed(entries.into_iter()))
 }
 
 fn plain_key(key: &Value) -> Option<&str> {
     key.as_str().filter(|text| key.is_str() && !text.as_bytes().contains(&0))
 }
 
-fn all_differ(keys: &Entries<'_>) -> bool {
-    if keys.len() <= 8 {
+fn all_differ(entries: &[(Value, Value)]) -> bool {
+    let mut keys = entries.iter().map(|(key, _)| key.as_slice());
+    if entries.len() <= 8 {
         return keys
-            .iter()
             .enumerate()
-            .all(|(at, (key, _))| keys[..at].iter().all(|(other, _)| other != key));
+            .all(|(at, key)| entries.iter().take(at).all(|(other, _)| other.as_slice() != key));
     }
-    let mut seen = HashSet::with_capacity(keys.len());
-    keys.iter().all(|(key, _)| seen.insert(key.as_ref()))
+    let mut seen = HashSet::with_capacity(entries.len());
+    keys.all(|key| seen.insert(key))
 }
 
 /// The general case. Of equal keys the last value stands at the first place, as in Python; a key that only looks
@@ -455,7 +378,7 @@ fn mixed_keys<'a>(
     entries: &'a [(Value, Value)],
     level: usize,
     embedded: usize,
-) -> Result<Entries<'a>, JsonError> {
+) -> Result<Vec<(Cow<'a, str>, &'a Value)>, JsonError> {
     let mut keys: Vec<(Cow<'a, str>, &'static str, &'a Value)> = Vec::with_capacity(entries.len());
     let mut places: HashMap<(Cow<'a, str>, &'static str), usize> = HashMap::new();
     for (key, value) in entries {

@@ -82,6 +82,86 @@ fn every_type_of_the_table_has_its_json() {
 }
 
 #[test]
+fn the_parts_of_a_map_are_read_or_are_their_bytes() {
+    let one_of_each = Value::Array(vec![
+        Value::Nil,
+        Value::Boolean(true),
+        Value::from(1),
+        Value::from(-1),
+        Value::from(200),
+        Value::from(-100),
+        Value::from(60_000),
+        Value::from(-30_000),
+        Value::from(u32::MAX),
+        Value::from(i32::MIN),
+        Value::from(u64::MAX),
+        Value::from(i64::MIN),
+        Value::F32(1.5),
+        Value::F64(1.5),
+        text_value("short"),
+        text_value(&"a".repeat(100)),
+        text_value(&"b".repeat(300)),
+        text_value(&"c".repeat(70_000)),
+        bin(&[0; 10]),
+        bin(&[0; 300]),
+        bin(&[0; 70_000]),
+        Value::Ext(1, vec![0]),
+        Value::Ext(1, vec![0; 2]),
+        Value::Ext(1, vec![0; 3]),
+        Value::Ext(1, vec![0; 4]),
+        Value::Ext(1, vec![0; 8]),
+        Value::Ext(1, vec![0; 16]),
+        Value::Ext(1, vec![0; 300]),
+        Value::Ext(1, vec![0; 70_000]),
+        Value::Array(vec![Value::Nil; 20]),
+        Value::Array(vec![Value::Nil; 70_000]),
+        map((0..20).map(|n| (Value::from(n), Value::Nil)).collect()),
+        map((0..70_000).map(|n| (Value::from(n), map(vec![]))).collect()),
+    ]);
+    let values = [one_of_each, Value::Nil, map(vec![(text_value("k"), Value::from(1))])];
+    let keys = || ["raw", "read"].into_iter().cycle();
+    let whole: Vec<_> = keys()
+        .zip(values.iter().cycle())
+        .map(|(key, value)| (text_value(key), value.clone()))
+        .take(6)
+        .collect();
+    let bytes = encode(&map(whole.clone()));
+    let found = decode_parts(&bytes, &["raw"]).unwrap().unwrap();
+    let read: Vec<_> = found
+        .into_iter()
+        .zip(keys())
+        .map(|((key, part), name)| match part {
+            Part::Raw(bytes) if name == "raw" => (key, decode(bytes).unwrap()),
+            Part::Read(value) if name == "read" => (key, value),
+            other => panic!("`{name}` is {other:?}"),
+        })
+        .collect();
+    assert_eq!(read, whole);
+    assert!(matches!(decode_parts(&[0x90], &["raw"]), Ok(None)));
+}
+
+#[test]
+fn what_is_no_msgpack_has_no_parts() {
+    let bytes = encode(&map(vec![(text_value("k"), Value::Array(vec![Value::from(1), text_value("abc")]))]));
+    for raw in [&["k"][..], &[]] {
+        for end in 0..bytes.len() {
+            assert!(matches!(decode_parts(&bytes[..end], raw), Err(JsonError::Truncated)), "cut at {end}");
+        }
+        let longer = [&bytes[..], &[0xc0]].concat();
+        assert!(matches!(decode_parts(&longer, raw), Err(JsonError::Trailing { extra: 1 })));
+        assert!(matches!(decode_parts(&[0x81, 0xa1, b'k', 0xc1], raw), Err(JsonError::Reserved { at: 3 })));
+        // Lengths that are lies.
+        assert!(matches!(decode_parts(&[0xdf, 0xff, 0xff, 0xff, 0xff], raw), Err(JsonError::Truncated)));
+        let lie = [0x81, 0xa1, b'k', 0xdd, 0xff, 0xff, 0xff, 0xff];
+        assert!(matches!(decode_parts(&lie, raw), Err(JsonError::Truncated)));
+    }
+    // As many levels as one likes, but not to be read.
+    let deep = [&[0x81, 0xa1, b'k'][..], &nested(100_000)].concat();
+    assert!(decode_parts(&deep, &["k"]).is_ok());
+    assert!(matches!(decode_parts(&deep, &[]), Err(JsonError::TooDeep { .. })));
+}
+
+#[test]
 fn both_sides_of_salt_give_the_same_text() {
     // What a returner on the minion is given (as the shim packs it), what one on the master is given, and the JSON.
     let date = || Value::Ext(78, b"20260105T09:30:15.000000".to_vec());

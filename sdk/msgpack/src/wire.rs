@@ -16,37 +16,37 @@ pub fn decode(bytes: &[u8]) -> Result<Value, JsonError> {
 
 /// Reads one value and gives the number of bytes it took.
 pub fn decode_prefix(bytes: &[u8]) -> Result<(Value, usize), JsonError> {
-    let mut input = Input { bytes, at: 0 };
-    let mut open: Vec<Open> = Vec::new();
-    let mut count = 0usize;
-    loop {
-        count += 1;
-        if count > MAX_VALUES {
-            return Err(JsonError::TooMany);
-        }
-        let mut done = match input.head()? {
-            Head::Leaf(value) => value,
-            Head::Array(0) => Value::Array(Vec::new()),
-            Head::Map(0) => Value::Map(Vec::new()),
-            head => {
-                if open.len() >= MAX_MSGPACK_DEPTH {
-                    return Err(JsonError::TooDeep { limit: MAX_MSGPACK_DEPTH });
-                }
-                open.push(Open::new(head, input.left())?);
-                continue;
-            }
-        };
-        // Hand the value to the container it stands in; that may end the container, and so on upwards.
-        loop {
-            let Some(container) = open.last_mut() else { return Ok((done, input.at)) };
-            if !container.add(done) {
-                break;
-            }
-            match open.pop() {
-                Some(container) => done = container.close(),
-                None => return Err(JsonError::Truncated),
-            }
-        }
+    let mut input = Input { bytes, at: 0, values: 0 };
+    Ok((input.value()?, input.at))
+}
+
+/// A value of a map.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part<'a> {
+    /// Its bytes, of which nothing is known but where they end.
+    Raw(&'a [u8]),
+    /// Itself.
+    Read(Value),
+}
+
+/// Reads a map, but not the values of the keys `raw`. None if it is no map.
+pub fn decode_parts<'a>(bytes: &'a [u8], raw: &[&str]) -> Result<Option<Vec<(Value, Part<'a>)>>, JsonError> {
+    let mut input = Input { bytes, at: 0, values: 0 };
+    let Head::Map(count) = input.head()? else { return Ok(None) };
+    // Every value takes at least one byte, so a length beyond that is a lie.
+    if count.saturating_mul(2) > input.left() {
+        return Err(JsonError::Truncated);
+    }
+    let mut entries = Vec::with_capacity(count.min(1_024));
+    for _ in 0..count {
+        let key = input.value()?;
+        let is_raw = raw.iter().any(|name| key.as_slice() == Some(name.as_bytes()));
+        let part = if is_raw { Part::Raw(input.skip()?) } else { Part::Read(input.value()?) };
+        entries.push((key, part));
+    }
+    match input.left() {
+        0 => Ok(Some(entries)),
+        extra => Err(JsonError::Trailing { extra }),
     }
 }
 
@@ -111,11 +111,95 @@ impl Open {
 struct Input<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Values that were read or passed over.
+    values: usize,
 }
 
 impl<'a> Input<'a> {
     fn left(&self) -> usize {
         self.bytes.len() - self.at
+    }
+
+    fn count(&mut self) -> Result<(), JsonError> {
+        self.values += 1;
+        if self.values > MAX_VALUES { Err(JsonError::TooMany) } else { Ok(()) }
+    }
+
+    /// One value with all that is in it.
+    fn value(&mut self) -> Result<Value, JsonError> {
+        let mut open: Vec<Open> = Vec::new();
+        loop {
+            self.count()?;
+            let mut done = match self.head()? {
+                Head::Leaf(value) => value,
+                Head::Array(0) => Value::Array(Vec::new()),
+                Head::Map(0) => Value::Map(Vec::new()),
+                head => {
+                    if open.len() >= MAX_MSGPACK_DEPTH {
+                        return Err(JsonError::TooDeep { limit: MAX_MSGPACK_DEPTH });
+                    }
+                    open.push(Open::new(head, self.left())?);
+                    continue;
+                }
+            };
+            // Hand the value to the container it stands in; that may end the container, and so on upwards.
+            loop {
+                let Some(container) = open.last_mut() else { return Ok(done) };
+                if !container.add(done) {
+                    break;
+                }
+                match open.pop() {
+                    Some(container) => done = container.close(),
+                    None => return Err(JsonError::Truncated),
+                }
+            }
+        }
+    }
+
+    /// The bytes of one value with all that is in it.
+    fn skip(&mut self) -> Result<&'a [u8], JsonError> {
+        let begin = self.at;
+        let mut left = 1_usize;
+        while left > 0 {
+            left -= 1;
+            self.count()?;
+            let at = self.at;
+            let [first] = self.array()?;
+            let (values, bytes) = match Marker::from_u8(first) {
+                Marker::FixArray(len) => (len.into(), 0),
+                Marker::Array16 => (self.len16()?, 0),
+                Marker::Array32 => (self.len32()?, 0),
+                Marker::FixMap(len) => (2 * usize::from(len), 0),
+                Marker::Map16 => (2 * self.len16()?, 0),
+                Marker::Map32 => (self.len32()?.saturating_mul(2), 0),
+                Marker::Null | Marker::True | Marker::False | Marker::FixPos(_) | Marker::FixNeg(_) => (0, 0),
+                Marker::U8 | Marker::I8 => (0, 1),
+                Marker::U16 | Marker::I16 => (0, 2),
+                Marker::U32 | Marker::I32 | Marker::F32 => (0, 4),
+                Marker::U64 | Marker::I64 | Marker::F64 => (0, 8),
+                Marker::FixStr(len) => (0, len.into()),
+                Marker::Str8 | Marker::Bin8 => (0, self.len8()?),
+                Marker::Str16 | Marker::Bin16 => (0, self.len16()?),
+                Marker::Str32 | Marker::Bin32 => (0, self.len32()?),
+                // An extension has a byte more, its kind.
+                Marker::FixExt1 => (0, 2),
+                Marker::FixExt2 => (0, 3),
+                Marker::FixExt4 => (0, 5),
+                Marker::FixExt8 => (0, 9),
+                Marker::FixExt16 => (0, 17),
+                Marker::Ext8 => (0, self.len8()?.saturating_add(1)),
+                Marker::Ext16 => (0, self.len16()?.saturating_add(1)),
+                Marker::Ext32 => (0, self.len32()?.saturating_add(1)),
+                Marker::Reserved => return Err(JsonError::Reserved { at }),
+            };
+            self.take(bytes)?;
+            left = left.saturating_add(values);
+            // Every value takes at least a byte.
+            if left > self.left() {
+                return Err(JsonError::Truncated);
+            }
+        }
+        self.bytes.get(begin..self.at).ok_or(JsonError::Truncated)
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], JsonError> {
