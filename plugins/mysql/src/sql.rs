@@ -3,6 +3,7 @@
 //! Text statements need one round trip for any number of rows and no statement kept at the server. Quoting relies on
 //! the session's SQL mode and character set, which `connect` sets.
 
+use memchr::memchr3_iter;
 use returner_sdk::Verdict;
 
 use crate::connect::Db;
@@ -15,17 +16,17 @@ const PACKET_OVERHEAD: usize = 1024;
 pub(crate) fn quote(out: &mut String, value: &str) {
     out.reserve(value.len() + 2);
     out.push('\'');
-    let mut rest = value;
-    while let Some(at) = rest.find(['\'', '\\', '\0']) {
-        out.push_str(&rest[..at]);
-        out.push_str(match rest.as_bytes()[at] {
+    let mut written = 0;
+    for at in memchr3_iter(b'\'', b'\\', 0, value.as_bytes()) {
+        out.push_str(&value[written..at]);
+        out.push_str(match value.as_bytes()[at] {
             b'\'' => "\\'",
             b'\\' => "\\\\",
             _ => "\\0",
         });
-        rest = &rest[at + 1..];
+        written = at + 1;
     }
-    out.push_str(rest);
+    out.push_str(&value[written..]);
     out.push('\'');
 }
 

@@ -6,8 +6,9 @@
 //! `success` is `1`, `0`, or empty where the outcome is unknown. Salt's own readers never look at the column, and an
 //! empty text is neither a success nor a failure to reports that count `1` and `0`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use returner_sdk::rows::first_of_each;
 use returner_sdk::{JobReturn, Verdict, all_stored};
 
 use crate::connect::Db;
@@ -50,17 +51,7 @@ pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Ve
     let mut verdicts = all_stored(returns);
     let columns = Columns::of(&db.schema);
 
-    // By key: writers that take their locks in the same order do not deadlock.
-    let mut firsts = BTreeMap::new();
-    let mut repeats = Vec::new();
-    for (index, ret) in returns.iter().enumerate() {
-        match firsts.get(&key(ret)) {
-            Some(&first) => repeats.push((index, first)),
-            None => {
-                firsts.insert(key(ret), index);
-            }
-        }
-    }
+    let (firsts, repeats) = first_of_each(returns.iter().map(key));
     let mut rows = Vec::with_capacity(firsts.len());
     for &index in firsts.values() {
         match row(db, &columns, &returns[index]) {

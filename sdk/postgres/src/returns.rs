@@ -4,8 +4,8 @@
 //! and an empty text is neither a success nor a failure to reports that count the two.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
+use returner_sdk::rows::first_of_each;
 use returner_sdk::{JobReturn, Verdict, all_stored};
 
 use crate::connect::Db;
@@ -19,17 +19,7 @@ const COLUMNS: [&str; 7] = ["fun", "jid", "return", "id", "success", "full_ret",
 /// Stores a batch.
 pub(crate) async fn deliver(db: &mut Db, returns: &[JobReturn]) -> Result<Vec<Verdict>, Fault> {
     let mut verdicts = all_stored(returns);
-    // By key: writers that take their locks in the same order do not deadlock.
-    let mut firsts = BTreeMap::new();
-    let mut repeats = Vec::new();
-    for (index, ret) in returns.iter().enumerate() {
-        match firsts.get(&(&ret.jid, ret.stored_id())) {
-            Some(&first) => repeats.push((index, first)),
-            None => {
-                firsts.insert((&ret.jid, ret.stored_id()), index);
-            }
-        }
-    }
+    let (firsts, repeats) = first_of_each(returns.iter().map(|ret| (&ret.jid, ret.stored_id())));
     let columns = COLUMNS.map(|name| db.schema.column(RETURNS, name));
     let mut rows = Vec::with_capacity(firsts.len());
     for &index in firsts.values() {

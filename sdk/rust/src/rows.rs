@@ -1,6 +1,7 @@
 //! What stores share that keep Salt's records as rows of tables: how a record becomes a row and a row a record again.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{JobReturn, StoredReturn, json};
 
@@ -39,6 +40,23 @@ pub fn one_for_each_id(rows: Vec<[Option<String>; 4]>) -> Vec<StoredReturn> {
     returns
 }
 
+/// Of records with these keys: the first of each key, in order of the keys, and those that repeat a key, each with the first one's
+/// position. A store with one row for each key takes the former, in an order in which writers do not deadlock; the latter fare as
+/// their first one did.
+pub fn first_of_each<K: Ord>(keys: impl IntoIterator<Item = K>) -> (BTreeMap<K, usize>, Vec<(usize, usize)>) {
+    let mut firsts = BTreeMap::new();
+    let mut repeats = Vec::new();
+    for (position, key) in keys.into_iter().enumerate() {
+        match firsts.entry(key) {
+            Entry::Occupied(first) => repeats.push((position, *first.get())),
+            Entry::Vacant(free) => {
+                free.insert(position);
+            }
+        }
+    }
+    (firsts, repeats)
+}
+
 /// An event's data with its whole tag under `__tag__`, for a table whose column cuts tags.
 pub fn with_tag(data: &str, tag: &str) -> String {
     let tag = json::quoted(tag);
@@ -52,6 +70,13 @@ pub fn with_tag(data: &str, tag: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_with_one_key_are_the_first_one_and_its_repeats() {
+        let (firsts, repeats) = first_of_each(["b", "a", "b", "c", "a", "b"]);
+        assert_eq!(firsts.into_iter().collect::<Vec<_>>(), [("a", 1), ("b", 0), ("c", 3)]);
+        assert_eq!(repeats, [(2, 0), (4, 1), (5, 0)]);
+    }
 
     #[test]
     fn of_several_rows_the_first_stands_and_unreadable_ones_are_values() {
