@@ -69,7 +69,8 @@ fn save_one(tree: &Tree, stage: &mut Stage<'_>, incoming: &JobLoad) -> Result<bo
     stage.in_time()?;
     let made = stage.job(jid)?;
     for _ in 0..ROUNDS {
-        let stored = if made { Stored::default() } else { read(&tree.job(jid))? };
+        // Even in a directory just made: Salt may have put its files there since.
+        let stored = read(&tree.job(jid))?;
         let Some(merged) = merged(&stored, incoming)? else { return Ok(made) };
         if !stored.has_list && stage.add(jid, MINIONS, &encode_names(&merged.minions))? {
             // Salt wants one beside a load, though it be empty.

@@ -3,12 +3,12 @@
 //! `return.p` holds Salt's own keys (`return`, `retcode`, `success`) first and after them the rest of the record, which Salt hands on
 //! as it is; the outputter lies in `out.p`, as Salt has it. The first return is the one whose directory was there first.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use returner_sdk::msgpack::{self, Value};
+use returner_sdk::rows::first_of_each;
 use returner_sdk::{Error, JobReturn, Result, StoredReturn, Verdict, json, tokio};
 
 use crate::index;
@@ -31,14 +31,10 @@ struct Staged {
 pub async fn store(tree: &Tree, returns: &[JobReturn]) -> Result<Vec<Verdict>> {
     let mut stage = Stage::new(tree)?;
     let mut verdicts = vec![Verdict::Stored; returns.len()];
-    let mut first: HashMap<(&str, &str), usize> = HashMap::new();
+    let (firsts, repeats) = first_of_each(returns.iter().map(|ret| (ret.jid.as_str(), ret.stored_id())));
     let mut staged = Vec::new();
-    for (index, ret) in returns.iter().enumerate() {
-        if first.contains_key(&(ret.jid.as_str(), ret.stored_id())) {
-            continue;
-        }
-        first.insert((&ret.jid, ret.stored_id()), index);
-        match prepare(tree, &stage, ret) {
+    for &index in firsts.values() {
+        match prepare(tree, &stage, &returns[index]) {
             Ok(Some(directory)) => staged.push(Staged { index, directory }),
             Ok(None) => {}
             Err(error) => verdicts[index] = Err(error).into(),
@@ -55,12 +51,8 @@ pub async fn store(tree: &Tree, returns: &[JobReturn]) -> Result<Vec<Verdict>> {
     }
     stage.finish()?;
     // What repeats a record of the same batch fares as that did.
-    for (index, ret) in returns.iter().enumerate() {
-        if let Some(&first) = first.get(&(ret.jid.as_str(), ret.stored_id()))
-            && first != index
-        {
-            verdicts[index] = verdicts[first].clone();
-        }
+    for (index, first) in repeats {
+        verdicts[index] = verdicts[first].clone();
     }
     if !made.is_empty()
         && let Ok(lock) = Lock::take(tree).await
@@ -120,7 +112,9 @@ async fn place(tree: &Tree, stage: &mut Stage<'_>, ret: &JobReturn, directory: &
     let mut made = false;
     for _ in 0..ROUNDS {
         made |= stage.job(&ret.jid)?;
-        match fs::rename(directory, &target) {
+        // Made first as Salt makes it, so that it is either ours or Salt's: no empty one of Salt's may be replaced.
+        let placed = fs::create_dir(&target).and_then(|()| fs::rename(directory, &target));
+        match placed {
             Ok(()) => {
                 stage.changed(&ret.jid);
                 return Ok(made);

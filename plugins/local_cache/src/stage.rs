@@ -1,6 +1,11 @@
 //! Writing so that a file, or a directory with all that is in it, appears at once: it is made beside our own files, put on disk there,
 //! and then renamed into its place.
 //!
+//! A rename would also replace a directory that is empty. Salt makes its directories empty and could be about to make a file in what is
+//! no more. So a minion's directory is made as Salt makes it, and then replaced by the full one. A job's is only renamed where none is
+//! seen; Salt could still make one between the look and the rename, and then does it again. Making it empty would be worse: Salt's
+//! cleaner removes what has no file `jid`, with all that was put there meanwhile.
+//!
 //! Each file is synchronised before it is renamed, as otherwise a crash could leave an empty one, which would stand for the first
 //! return. The directories are synchronised at the end of a batch, each once. The file `jid` is not: what it says can be read from the
 //! load or a return.
@@ -77,28 +82,24 @@ impl<'a> Stage<'a> {
             let new = self.directory()?;
             fs::write(new.join(JID), jid).map_err(at(&new))?;
             let shard = job.parent().unwrap_or(self.tree.root());
-            match fs::create_dir(shard) {
-                Ok(()) => {
-                    self.changed.insert(self.tree.root().to_owned());
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(at(shard)(error)),
+            if make(shard).map_err(at(shard))? {
+                self.changed.insert(self.tree.root().to_owned());
             }
-            match fs::rename(&new, &job) {
-                Ok(()) => {
+            // Salt makes the directory first and the file in it later, or never.
+            let placed = if job.exists() {
+                link(&new.join(JID), &mark)
+            } else {
+                fs::rename(&new, &job).map(|()| true)
+            };
+            match placed {
+                Ok(true) => {
                     self.changed.insert(shard.to_owned());
                     self.changed.insert(job);
                     return Ok(true);
                 }
-                // Salt makes the directory first and the file in it later, or never.
-                Err(error) if is_taken(&error) => {
-                    if link(&new.join(JID), &mark)? {
-                        self.changed.insert(job);
-                        return Ok(true);
-                    }
-                }
-                // Somebody removed the directory around it.
-                Err(error) if is_missing(&error) => {}
+                Ok(false) => {}
+                // Somebody made the directory meanwhile, or removed the one around it.
+                Err(error) if is_taken(&error) || is_missing(&error) => {}
                 Err(error) => return Err(at(&job)(error)),
             }
         }
@@ -124,7 +125,13 @@ impl<'a> Stage<'a> {
     pub fn add(&mut self, jid: &str, name: &str, content: &[u8]) -> Result<bool> {
         let file = self.next();
         write(&file, content)?;
-        let added = link(&file, &self.tree.job(jid).join(name))?;
+        let target = self.tree.job(jid).join(name);
+        let mut added = link(&file, &target);
+        if added.as_ref().is_err_and(is_missing) {
+            self.job(jid)?;
+            added = link(&file, &target);
+        }
+        let added = added.map_err(at(&target))?;
         if added {
             self.changed(jid);
         }
@@ -169,14 +176,23 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     write().map_err(at(path))
 }
 
-/// Gives a file a second name, unless something has that name.
-pub fn link(file: &Path, target: &Path) -> Result<bool> {
+/// Makes a directory; says no if there is one.
+fn make(path: &Path) -> io::Result<bool> {
+    match fs::create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a file a second name; says no if something has that name.
+fn link(file: &Path, target: &Path) -> io::Result<bool> {
     match fs::hard_link(file, target) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(_) if target.exists() => Ok(false),
         // Some file systems have no links.
-        Err(_) => fs::rename(file, target).map(|()| true).map_err(at(target)),
+        Err(_) => fs::rename(file, target).map(|()| true),
     }
 }
 

@@ -1,7 +1,11 @@
 //! Several writers on one directory at the same time.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::thread;
+use std::time::{Duration, Instant};
 
+use returner_sdk::msgpack;
 use serde_json::{Value, json};
 
 use crate::support::*;
@@ -41,6 +45,53 @@ fn two_of_ours_lose_nothing() {
         assert_eq!(returns(&mut store, &jid(number)).keys().collect::<Vec<_>>(), ["both", "m0", "m1"]);
     }
     assert_eq!(jids(&mut store, filter(1000, None, &[])).len(), JOBS as usize);
+}
+
+#[test]
+fn a_load_that_salt_writes_while_a_stub_is_made_stays() {
+    let cache = Cache::new();
+    thread::scope(|scope| {
+        // In Salt's place, which cannot be told to be just that late: the load comes as soon as the job's directory is there.
+        scope.spawn(|| {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            for number in 0..JOBS {
+                let jid = jid(number);
+                let load = json!({"jid": jid, "fun": "f", "tgt": "*", "user": "salt", "arg": []}).to_string();
+                let new = cache.job(&jid).join("salts-new");
+                let content = msgpack::encode(&msgpack::from_json(&load).unwrap());
+                while fs::write(&new, &content).is_err() && Instant::now() < deadline {
+                    thread::yield_now();
+                }
+                fs::rename(&new, cache.job(&jid).join(".load.p")).unwrap();
+            }
+        });
+        let mut store = cache.open();
+        for number in 0..JOBS {
+            save(&mut store, vec![stub(&jid(number), "f")]);
+        }
+    });
+    let mut store = cache.open();
+    for number in 0..JOBS {
+        assert_eq!(load(&mut store, &jid(number)).unwrap()["user"], "salt", "{number}");
+    }
+}
+
+#[test]
+fn an_empty_directory_that_salt_has_just_made_is_filled_and_not_replaced() {
+    let cache = Cache::new();
+    let (jid, job) = (jid(1), cache.job(&jid(1)));
+    let minion = job.join("m1");
+    fs::create_dir_all(&job).unwrap();
+    let mut store = cache.open();
+    let inode = |path: &std::path::Path| fs::metadata(path).unwrap().ino();
+    let before = inode(&job);
+    save(&mut store, vec![stub(&jid, "f")]);
+    assert_eq!(inode(&job), before);
+    fs::create_dir(&minion).unwrap();
+    let before = inode(&minion);
+    deliver(&mut store, vec![ret(&jid, "m1", json!(1))]);
+    assert_eq!(inode(&minion), before);
+    assert_eq!(returns(&mut store, &jid)["m1"]["return"], 1);
 }
 
 #[test]
