@@ -2,7 +2,7 @@
 
 use returnerd::plugin::engine::{Allocation, Tuning};
 use returnerd::plugin::measure::Measured;
-use returnerd::salt::frame::Request;
+use returnerd::salt::frame::{Request, Seen};
 use returnerd::salt::records::{Ids, records};
 use returnerd::spool::{FrameId, Kind, Limits, NewFrame, NewItem, NewSink, Spool};
 use returnerd_tests::client::{encode, from_json};
@@ -73,9 +73,9 @@ fn to_records(size: usize, times: u32) {
         entries.push(("uid".into(), rmpv::Value::Binary(vec![7; 16])));
     }
     let body = encode(&request);
-    let ids = Ids::new(1);
+    let (ids, seen) = (Ids::new(1), Seen::default());
     let read = || {
-        let request = Request::from_body(&body).unwrap();
+        let request = Request::read(&body, &seen).unwrap();
         records(&request.envelope, request.op, 1_796_095_899_000, &ids).unwrap()
     };
     assert_eq!(read().len(), 1);
