@@ -135,7 +135,10 @@ class Daemon:
 
     def __init__(self, path, backlog=64, max_frame=64 << 20):
         self.requests, self.bodies, self.answers = [], [], {}
+        # Each request with the number of the connection on which it came.
+        self.sources = []
         self.connections, self.max_frame = 0, max_frame
+        self._open = {}
         # When set, no request is answered until it is cleared again.
         self.stopped = threading.Event()
         self._ended = threading.Event()
@@ -153,6 +156,7 @@ class Daemon:
             pass
         self._thread.join(PATIENCE)
         self._listener.close()
+        self.hang_up()
 
     def refuse(self, operation, code, error="no; hint: none"):
         self.answers[operation] = {"v": 1, "ok": False, "error": error, "code": code}
@@ -171,14 +175,30 @@ class Daemon:
             except OSError:
                 return
             self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._open[self.connections] = connection
+            arguments = (connection, self.connections)
+            threading.Thread(target=self._serve, args=arguments, daemon=True).start()
 
-    def _serve(self, connection):
+    def _serve(self, connection, number):
         with connection:
-            while self._answer(connection):
+            while self._answer(connection, number):
+                pass
+            self._open.pop(number, None)
+
+    @property
+    def open(self):
+        """How many connections are open."""
+        return len(self._open)
+
+    def hang_up(self):
+        """Close all connections, as the real one does with silent ones and at its end."""
+        for connection in list(self._open.values()):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
                 pass
 
-    def _answer(self, connection):
+    def _answer(self, connection, number=0):
         try:
             prefix = connection.recv(4, socket.MSG_WAITALL)
             if len(prefix) < 4:
@@ -193,7 +213,7 @@ class Daemon:
                 if not part:
                     return False
                 body += part
-            answer, good = self._decide(bytes(body))
+            answer, good = self._decide(bytes(body), number)
             while self.stopped.is_set() and not self._ended.wait(0.01):
                 pass
             if answer is None:
@@ -203,7 +223,7 @@ class Daemon:
         except OSError:
             return False
 
-    def _decide(self, body):
+    def _decide(self, body, number):
         try:
             request = unpack(body)
             check(request)
@@ -211,6 +231,7 @@ class Daemon:
             return {"v": 1, "ok": False, "error": f"bad request: {error}", "code": "bad_request"}, False
         self.bodies.append(body)
         self.requests.append(request)
+        self.sources.append((number, request))
         answer = self.answers.get(request["op"], {"v": 1, "ok": True, "result": None})
         return (answer(request) if callable(answer) else answer), True
 

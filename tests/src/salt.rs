@@ -125,7 +125,7 @@ impl SaltLabBuilder {
             fs::create_dir_all(&dir).unwrap();
             let text = salt_config::minion(&dir, id, &returners, &user, ports, &self.minion_options);
             fs::write(dir.join("minion"), text).unwrap();
-            minions.push(Minion { id: id.clone(), dir, server: None });
+            minions.push(Minion { id: id.clone(), dir, server: None, log_from: 0 });
         }
         let bin = env::salt_bin(self.version.number());
         let mut lab = SaltLab {
@@ -139,12 +139,7 @@ impl SaltLabBuilder {
         };
         let began = Instant::now();
         lab.start_master();
-        for index in 0..lab.minions.len() {
-            lab.launch_minion(index);
-        }
-        for index in 0..lab.minions.len() {
-            lab.await_minion(index);
-        }
+        lab.start_minions();
         println!("Salt {} is ready after {:.1?}", lab.version.number(), began.elapsed());
         lab
     }
@@ -162,6 +157,8 @@ struct Minion {
     id: String,
     dir: PathBuf,
     server: Option<Server>,
+    /// Where in its log the present process begins, in bytes.
+    log_from: usize,
 }
 
 /// A running Salt. Dropping it kills all its processes; [`SaltLab::stop`] ends them as an administrator would.
@@ -286,12 +283,7 @@ impl SaltLab {
             .filter_map(|minion| minion.server.take())
             .chain(self.master.take())
             .collect();
-        for server in &servers {
-            server.signal(Signal::SIGTERM);
-        }
-        for server in servers {
-            server.wait(STOP_LIMIT);
-        }
+        end(servers);
     }
 
     /// Ends the master and starts it again with the same keys and job cache, and waits for the minions to come back.
@@ -305,6 +297,13 @@ impl SaltLab {
         wait_for_value("the minions to come back", START_LIMIT, self.tails_later(), || {
             (established_to(publish) >= minions).then_some(())
         });
+    }
+
+    /// Ends the minions and starts them again. A minion of Salt 3008 that has outlived its master learns the new one's key by the first
+    /// job, and now and then sends what that job returned with the old one. It then waits 30 s for an answer and gives up.
+    pub fn restart_minions(&mut self) {
+        end(self.minions.iter_mut().filter_map(|minion| minion.server.take()).collect());
+        self.start_minions();
     }
 
     /// Changes options of the master, an object, and restarts it.
@@ -376,8 +375,19 @@ impl SaltLab {
         });
     }
 
+    /// Starts all minions at once and waits for them.
+    fn start_minions(&mut self) {
+        for index in 0..self.minions.len() {
+            self.launch_minion(index);
+        }
+        for index in 0..self.minions.len() {
+            self.await_minion(index);
+        }
+    }
+
     fn launch_minion(&mut self, index: usize) {
         let dir = self.minions[index].dir.clone();
+        self.minions[index].log_from = read(&dir.join("log")).len();
         let mut command = self.command("salt-minion", &dir);
         self.minions[index].server = Some(Server::start("salt-minion", &mut command, &dir.join("out")));
     }
@@ -387,15 +397,17 @@ impl SaltLab {
         let context = self.tails_later();
         let publish = self.ports.publish;
         let Some(master) = &mut self.master else { panic!("the master was not started") };
-        let Minion { id, dir, server } = &mut self.minions[index];
+        let Minion { id, dir, server, log_from } = &mut self.minions[index];
         let Some(server) = server else { panic!("minion `{id}` was not started") };
         let log = dir.join("log");
         wait_for_value(&format!("minion `{id}`"), START_LIMIT, context, || {
             master.must_run();
             server.must_run();
             // It says so after the master has answered it; the subscription is its connection to the publish port.
-            let ready = read(&log).contains("Minion is ready to receive requests!")
-                && established_to(publish) > index;
+            let said = read(&log)
+                .get(*log_from..)
+                .is_some_and(|log| log.contains("Minion is ready to receive requests!"));
+            let ready = said && established_to(publish) > index;
             ready.then_some(())
         });
     }
@@ -413,6 +425,16 @@ fn read(path: &Path) -> String {
 
 fn is_socket(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+/// Ends servers, all at the same time, and waits for them.
+fn end(servers: Vec<Server>) {
+    for server in &servers {
+        server.signal(Signal::SIGTERM);
+    }
+    for server in servers {
+        server.wait(STOP_LIMIT);
+    }
 }
 
 /// How many connections of this machine to this port on 127.0.0.1 are established, seen from the client's side.

@@ -5,6 +5,7 @@ mod support;
 
 use returnerd_tests::client::{Answer, Client, encode, frame, from_json};
 use returnerd_tests::daemon::Daemon;
+use returnerd_tests::wait::{wait_for, wait_for_value};
 use rmpv::Value as Msgpack;
 use serde_json::{Value, json};
 use support::*;
@@ -229,10 +230,32 @@ fn clients_that_say_nothing_stop_halfway_or_go_away_hold_up_nobody() {
     lab.serves_others();
     // What was sent whole is taken, whether its sender waited or not.
     let expected = lab.served as usize + 50;
-    returnerd_tests::wait::wait_for("the returns of those that went away", LIMIT, || {
+    wait_for("the returns of those that went away", LIMIT, || {
         settled(&lab.daemon);
         lab.file.returns().len() == expected
     });
     lab.daemon.stop();
     drop((silent, halfway));
+}
+
+#[test]
+fn where_no_place_is_left_the_client_that_was_silent_longest_makes_room() {
+    let daemon = quick(&[]).tables("[intake]\nmax_connections = 3\n").start();
+    // Not answered yet: a request may be on its way.
+    let mut fresh = daemon.client();
+    let answered = |client: &mut Client| {
+        let ping = encode(&client.request("ping", "", json!({})));
+        client.send_frame(&ping).is_ok() && client.read_answer().is_ok_and(|answer| answer.is_some())
+    };
+    // The look whether the daemon is up takes a place until the daemon has seen its end, so at first one of these may have to go.
+    let mut kept = wait_for_value("two more clients with a place", LIMIT, String::new, || {
+        let mut clients = [daemon.client(), daemon.client()];
+        (0..4).all(|turn| answered(&mut clients[turn % 2])).then_some(clients)
+    });
+    let mut waiting = daemon.client();
+    waiting.query("ping", "", json!({})).done();
+    assert_eq!(kept[0].read_answer().unwrap(), None, "the first of the two is closed");
+    kept[1].query("ping", "", json!({})).done();
+    fresh.query("ping", "", json!({})).done();
+    waiting.query("ping", "", json!({})).done();
 }

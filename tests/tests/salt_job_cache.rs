@@ -236,13 +236,13 @@ fn answers_are_those_of_local_cache(version: SaltVersion) {
     // Salt's own, since its shim is installed only if it is named.
     let local = answers(&salt, &daemon, None);
 
-    salt.reconfigure_master(json!({"master_job_cache": "sqlite3"}));
+    use_job_cache(&mut salt, json!({"master_job_cache": "sqlite3"}));
     let store = Store::Sqlite(&salt, file.clone());
     let ours = answers(&salt, &daemon, Some(&store));
     outcomes_are_real(&store, &daemon);
     must_agree(&local, &ours, "`sqlite3`", &daemon);
 
-    salt.reconfigure_master(json!({"master_job_cache": "mysql"}));
+    use_job_cache(&mut salt, json!({"master_job_cache": "mysql"}));
     let store = Store::MySql(&mysql, "salt");
     let ours = answers(&salt, &daemon, Some(&store));
     outcomes_are_real(&store, &daemon);
@@ -251,7 +251,7 @@ fn answers_are_those_of_local_cache(version: SaltVersion) {
     let shims = salt.returners_dir().display().to_string();
     daemon.cli(&["salt", "install", "--dir", &shims, "local_cache"]).success();
     for name in ["pgjsonb", "redis", "local_cache"] {
-        salt.reconfigure_master(json!({"master_job_cache": name}));
+        use_job_cache(&mut salt, json!({"master_job_cache": name}));
         let ours = answers(&salt, &daemon, None);
         must_agree(&local, &ours, &format!("`{name}`"), &daemon);
     }
@@ -259,6 +259,12 @@ fn answers_are_those_of_local_cache(version: SaltVersion) {
     assert_ne!(postgresql.sql("jobs", "SELECT count(*) FROM salt_returns").trim(), "0");
     assert!(redis.cli(&["KEYS", "ret:*"]).lines().count() > 1);
     assert!(std::fs::read_dir(&directory).unwrap().count() > 1);
+}
+
+/// Starts the master with another job cache, and the minions so that they know its key.
+fn use_job_cache(salt: &mut SaltLab, options: Value) {
+    salt.reconfigure_master(options);
+    salt.restart_minions();
 }
 
 /// What comes by other ways than a published job: runners and `salt-call`.
