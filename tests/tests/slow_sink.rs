@@ -1,4 +1,4 @@
-//! A sink that cannot keep up: it costs disk, not memory, and nobody else waits for it.
+//! A sink that cannot keep up: it costs disk, not memory, and nobody else waits for it. Its answers come for all that.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::net::TcpListener;
@@ -118,4 +118,16 @@ fn a_backlog_of_several_batches_is_handed_over_in_full_batches_each_record_once(
     assert_eq!(counts["stored"], BACKLOG, "{status:#}");
     let batches = counts["batches"].as_u64().unwrap();
     assert!((5..=7).contains(&batches), "{batches} batches\n{status:#}");
+}
+
+#[test]
+fn a_long_list_of_a_slow_store_is_asked_for_in_pages_that_come_in_time() {
+    let mut daemon = Daemon::builder().prepare();
+    daemon.drop_plugin_file("hostile", &env::guest("hostile"));
+    daemon.start();
+    // At a millisecond each they take longer than one answer may.
+    let keys = json!({ "count": 4_500, "filter_find_job": true });
+    let slow = json!({ "hostile.mode": "slowlist" });
+    let listed = daemon.client().with_opts(slow).query("get_jids_filter", "hostile", keys).json();
+    assert_eq!(listed.as_array().unwrap().len(), 4_500);
 }

@@ -9,6 +9,7 @@ mod delivery;
 pub mod health;
 mod kind;
 pub mod lane;
+mod page_size;
 pub mod query;
 pub mod recent;
 mod round;

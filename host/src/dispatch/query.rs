@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Shared;
+use super::page_size::PageSize;
 use super::recent::{Job, join_loads};
 use super::sink::Sink;
 use crate::item::{JobLoad, LoadKind, Record};
@@ -24,9 +25,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
 /// A lane that failed this lately is not asked again.
 const FAIL_FAST: Duration = Duration::from_secs(5);
-
-/// Jobs of one page of a list.
-const PAGE: u32 = 5_000;
 
 /// Bytes of one list; a longer one is cut to the newest jobs.
 const MAX_LIST: usize = 48 << 20;
@@ -275,10 +273,13 @@ pub async fn list(
     let mut all: BTreeMap<String, String> = BTreeMap::new();
     let mut before = None;
     let mut bytes = 0;
+    let mut size = PageSize::default();
     while all.len() < wanted && bytes < MAX_LIST {
-        let limit = u32::try_from(wanted - all.len()).unwrap_or(PAGE).min(PAGE);
+        let limit = u32::try_from(wanted - all.len()).unwrap_or(u32::MAX).min(size.jobs());
         let filter = jobs::JidsFilter { limit, before: before.clone(), without_funs: without_funs.clone() };
+        let asked = Instant::now();
         let page = ask!(shared, sink, |instance| instance.get_jids(&filter))?;
+        size.learn(asked.elapsed(), ANSWER_WITHIN);
         let full = page.len() >= limit as usize;
         before = page.last().map(|load| load.jid.clone());
         for stored in page {

@@ -5,6 +5,8 @@
 
 mod harm;
 
+use std::time::Duration;
+
 use returner_sdk::prelude::*;
 
 /// The options of the manifest.
@@ -78,7 +80,14 @@ impl JobCache for Hostile {
         self.verdicts("query", 0).map(|_| Vec::new())
     }
 
-    async fn get_jids(&mut self, _: JidsFilter) -> Result<Vec<StoredLoad>> {
+    async fn get_jids(&mut self, filter: JidsFilter) -> Result<Vec<StoredLoad>> {
+        // A store with as many jobs as are asked for, each of which takes it a millisecond.
+        if self.options.mode == "slowlist" {
+            std::thread::sleep(Duration::from_millis(filter.limit.into()));
+            let next = filter.before.map_or(u64::MAX, |before| before.parse().unwrap_or(0));
+            let job = |number| StoredLoad { jid: format!("{number:020}"), document: "{}".to_owned() };
+            return Ok((0..next).rev().take(filter.limit as usize).map(job).collect());
+        }
         self.verdicts("query", 0).map(|_| Vec::new())
     }
 
