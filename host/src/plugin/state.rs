@@ -3,12 +3,13 @@
 //! Invariant: the environment, the arguments and stdin are empty; the network and directories are those of the policy.
 
 use wasmtime::component::ResourceTable;
-use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
 
 use super::instance::Opening;
 use super::limits::{Limiter, MAX_RANDOM, MAX_RESOURCES};
 use super::stdio::GuestLog;
+use crate::policy::directories::{self, DirectoryError};
 use crate::policy::egress::Egress;
 use crate::policy::file_locks::LockDirs;
 use crate::policy::http::Http;
@@ -29,18 +30,6 @@ pub struct State {
     pub(crate) cpu_ticks: u64,
 }
 
-/// Why an instance cannot be given its surroundings.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot open the directory `{path}` for the plugin; hint: it must exist and the daemon's user must have access"
-)]
-pub struct DirectoryError {
-    /// The directory.
-    pub path: String,
-    /// The reason.
-    pub source: std::io::Error,
-}
-
 impl State {
     /// The state for a new instance of a sink.
     pub(crate) fn new(opening: &Opening<'_>) -> Result<Self, DirectoryError> {
@@ -59,22 +48,7 @@ impl State {
                 let allowed = check.check(address, usage);
                 Box::pin(async move { allowed })
             });
-        let mut locks = LockDirs::default();
-        for (path, write) in policy.directories() {
-            let error = |source: std::io::Error| DirectoryError { path: path.display().to_string(), source };
-            let directory =
-                cap_std::fs::Dir::open_ambient_dir(&path, cap_std::ambient_authority()).map_err(error)?;
-            let guest = path.display().to_string();
-            let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-            builder
-                .preopened_dir(&path, &guest, perms)
-                .map_err(|source| error(std::io::Error::other(source.to_string())))?;
-            if write {
-                locks.add(guest, directory);
-                // A write must not go on after the store, and so its locks, is gone: see `policy::file_locks`.
-                builder.allow_blocking_current_thread(true);
-            }
-        }
+        let locks = directories::give(&mut builder, policy.directories())?;
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         Ok(Self {

@@ -9,8 +9,7 @@
 //! - Open files and ranges are limited per instance, as each costs the kernel memory.
 //!
 //! A lock must not end before the writes it protects. Dropping a store drops its locks, but a write that runs on
-//! another thread then still goes on, so a store with such directories needs
-//! `WasiCtxBuilder::allow_blocking_current_thread(true)`: files are then written within the call.
+//! another thread would still go on, so `super::directories` has files written within the call.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;

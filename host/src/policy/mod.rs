@@ -4,6 +4,7 @@
 //! Invariants: nothing is reachable that is not in a [`Policy`]; a wish that the administrator's own options spell out is
 //! granted as it is, every other only by a line of `allow`; every refusal names the line that would allow it.
 
+pub mod directories;
 pub mod egress;
 pub mod file_locks;
 pub mod http;
