@@ -89,7 +89,10 @@ pub fn soak(duration: Duration, seed: u64) -> Outcome {
     let proxy = Proxy::start(server.port());
     let mut daemon = Daemon::builder()
         .plugins(&["mysql", "sqlite3"])
-        .tables("[delivery]\nfirst_retry = \"50ms\"\nlongest_retry = \"1s\"\n")
+        // Dead letters past their limit would go into files, where nobody counts them.
+        .tables(
+            "[spool]\nmax_dead_size = \"64 GiB\"\n[delivery]\nfirst_retry = \"50ms\"\nlongest_retry = \"1s\"\n",
+        )
         .start();
     // A plugin gets no directory that holds the daemon's own files.
     let data = daemon.root().join("data");

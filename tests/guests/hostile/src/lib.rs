@@ -1,7 +1,7 @@
 //! A plugin for tests: does the harm that its option `mode` says, and tells as a fatal error how far it came.
 //!
 //! A mode is the function it acts in and the harm: `open-loop`, `deliver-trap`, `close-sleep`. A mode that is not refused by
-//! the host says so in a text with the word `ESCAPED`.
+//! the host says so in a text with the word `ESCAPED`. `poison` dies of one record among others, `slowlist` is only slow.
 
 mod harm;
 
